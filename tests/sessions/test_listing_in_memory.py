@@ -23,12 +23,12 @@ class Looks:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.rows = 0
-        for name in ("all_rows", "iterate_rows"):
+        for name in ("all_rows", "tenant_rows"):
             patch.setattr(MemoryTables, name, self._counted(getattr(MemoryTables, name)))
 
     def _counted(self, sound: Any) -> Any:
-        def counted(tables: MemoryTables, table: str) -> Iterator[Any]:
-            for row in sound(tables, table):
+        def counted(tables: MemoryTables, *given: str) -> Iterator[Any]:
+            for row in sound(tables, *given):
                 self.rows += 1
                 yield row
 

@@ -18,8 +18,8 @@ from holdfast.cli.main import DAMAGED, OK
 from holdfast.cli.open import (
     URL_VARIABLE,
     JournalPath,
-    JournalPathFirst,
     Json,
+    LeadingPath,
     Tenant,
     existing_path,
     open_existing,
@@ -60,7 +60,6 @@ def verify(
     packs: Annotated[bool, switch("Also rebuild every journaled pack and compare it.")] = False,
     json: Json = False,
 ) -> int:
-    """Check every chain, version, row, reference and artifact."""
     try:
         with open_existing(path) as hf, ProgressBar("verify") as progress:
             report = hf.journal.verify(packs=packs, progress=progress)
@@ -95,8 +94,7 @@ def rebuild(
     print_result(json, {"events": events}, f"Rebuilt from {events:,} events.")
 
 
-def backup(path: JournalPathFirst, target: Target = None, /, *, json: Json = False) -> None:
-    """Copy the journal while others write. The copy appears whole or not at all."""
+def backup(path: LeadingPath, target: Target = None, /, *, json: Json = False) -> None:
     journal, into = resolve_arguments(path, target, "the path of the new backup")
     copy = require_file_path(into)
     with open_existing(journal) as hf, ProgressBar("backup") as progress:
@@ -114,7 +112,6 @@ def restore(
     seq: Annotated[int | None, Parameter(help="Restore events up to this cursor only.")] = None,
     json: Json = False,
 ) -> None:
-    """Restore a journal from a backup, whole or up to a cursor. The path must not exist yet."""
     source, target = existing_path(backup), require_file_path(require_path(path))
     with ProgressBar("restore") as progress:
         last = restore_backup(source, target, seq=seq, progress=progress)
@@ -122,7 +119,7 @@ def restore(
 
 
 def erase(
-    path: JournalPathFirst,
+    path: LeadingPath,
     subject: Annotated[str | None, option("The subject whose content is erased.", name="SUBJECT")] = None,
     /,
     *,
@@ -130,7 +127,6 @@ def erase(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Remove all content that belongs to a subject, for good."""
     journal, whose = resolve_arguments(path, subject, "the subject")
     found = existing_path(journal)
     if not yes:
@@ -148,14 +144,8 @@ def erase(
 
 
 PRAGMAS = (
-    "journal_mode",
-    "synchronous",
-    "fullfsync",
-    "checkpoint_fullfsync",
-    "foreign_keys",
-    "secure_delete",
-    "trusted_schema",
-    "cell_size_check",
+    *("journal_mode", "synchronous", "fullfsync", "checkpoint_fullfsync"),
+    *("foreign_keys", "secure_delete", "trusted_schema", "cell_size_check"),
 )
 NOT_SETTINGS = {URL_VARIABLE, "HOLDFAST_MODEL", "HOLDFAST_SCALE", "HOLDFAST_SEED"}
 SIZES = {
@@ -170,7 +160,6 @@ LOW_SPACE = 1_000_000_000
 
 
 def doctor(path: JournalPath = None, /, *, json: Json = False) -> None:
-    """Show versions, settings, sizes and anything to worry about."""
     report: dict[str, Any] = {
         "versions": {
             "holdfast": __version__,

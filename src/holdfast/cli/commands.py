@@ -1,4 +1,7 @@
-"""The table of commands: module, help text and arguments of each. It imports nothing, so loading it is cheap."""
+"""The table of commands: module, help text and arguments of each. It imports nothing, so loading it is cheap.
+
+The help text of a command is its documentation; its function does not repeat it.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,6 @@ from holdfast.cli.main import DAMAGED, OK
 from holdfast.cli.open import Json
 from holdfast.cli.output import print_json, print_line
 from holdfast.cli.pack import find_call_id, first_words
-from holdfast.client.holdfast import Holdfast
 from holdfast.client.holdfast import open as open_journal
 from holdfast.core.packs.manifest import describe_reason
 from holdfast.errors import Unavailable
@@ -49,7 +48,6 @@ PROMISED = {
 
 
 def demo(*, json: Json = False) -> int:
-    """Kill an agent while it pays money back, resume it, and pay exactly once."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
         story = _DemoRun(Path(folder), quiet=json).run()
@@ -88,9 +86,7 @@ class _DemoRun:
         self._print(f'1. Somebody asks an agent: "{REQUEST}". It finds the order, calls the tool refund…', "bold")
         self._facts["killed"] = kill_inside_tool(self._folder)
         self._facts["ran_before_kill"] = self._count_steps()
-        self._print(
-            f"   …and is killed with SIGKILL inside that tool. Steps that ran: {_format_counts(self._count_steps())}."
-        )
+        self._print(f"   …and is killed with SIGKILL inside that tool. Steps that ran: {self._format_steps()}.")
         self._print(f"   The bank has the order: {self._count_payments()} line in {PAYMENTS_FILE}.")
 
     def _inspect(self) -> None:
@@ -99,7 +95,7 @@ class _DemoRun:
         if not self._quiet:
             show_stack(str(self._journal), pending=True)
         with open_journal(self._journal) as hf:
-            self._facts["live_after_kill"] = _count_live_frames(hf)
+            self._facts["live_after_kill"] = sum(len(frames) for _, frames in hf.index.stacks())
 
     def _resume(self) -> None:
         self._print("3. A new process runs the same code.", "bold")
@@ -135,15 +131,13 @@ class _DemoRun:
         self._facts["ran"] = self._count_steps()
         self._facts["paid"] = self._count_payments()
         self._print(f"   It is {self._facts['status']}: {self._facts['reply']}")
-        self._print(
-            f"   Run by all three processes: {_format_counts(self._count_steps())}. Paid: {self._count_payments()}."
-        )
+        self._print(f"   Run by all three processes: {self._format_steps()}. Paid: {self._count_payments()}.")
 
     def _check(self) -> None:
         self._print("6. Verify every hash, version and row, count the tokens, and show the last context.", "bold")
         with open_journal(self._journal) as hf:
             report = hf.journal.verify()
-            self._facts["live"] = _count_live_frames(hf)
+            self._facts["live"] = sum(len(frames) for _, frames in hf.index.stacks())
             line = hf.session(SESSION, create=False)
             self._facts["tokens_journaled"] = line.usage.spent
             pack = line.pack_at(find_call_id(hf, line, "-1"))
@@ -153,9 +147,7 @@ class _DemoRun:
         self._facts |= {"events": report.events, "findings": len(report.findings), "verified": not report.findings}
         pieces = {id: f"{words.get(id, '')} ({reason})" for id, reason in reasons.items()}
         self._facts["shown"] = {"tokens": pack.tokens, "budget": pack.budget, "pieces": pieces}
-        self._print(
-            f"   {report.events} events, {self._facts['findings']} findings. Live frames: {self._facts['live']}."
-        )
+        self._print(f"   {report.events} events, {len(report.findings)} findings. Live frames: {self._facts['live']}.")
         self._print(f"   Tokens used: {self._facts['tokens']:,}, journaled: {self._facts['tokens_journaled']:,}.")
         self._print(f"   The last call got {pack.tokens:,} of {pack.budget:,} tokens:")
         for id, text in pieces.items():
@@ -168,16 +160,11 @@ class _DemoRun:
     def _count_steps(self) -> dict[str, int]:
         return dict(Counter(step for step, _ in self._read_steps()))
 
+    def _format_steps(self) -> str:
+        return ", ".join(f"{step} {count}" for step, count in self._count_steps().items())
+
     def _count_payments(self) -> int:
         return (self._folder / PAYMENTS_FILE).read_text(encoding="utf-8").count("\n")
-
-
-def _format_counts(ran: dict[str, int]) -> str:
-    return ", ".join(f"{step} {count}" for step, count in ran.items())
-
-
-def _count_live_frames(hf: Holdfast) -> int:
-    return sum(len(frames) for _, frames in hf.index.stacks())
 
 
 def kill_inside_tool(folder: Path) -> bool:

@@ -32,50 +32,35 @@ REPLY = "Order 17 is refunded: 240 euros are on their way."
 QUESTION = "refund(17, 240) may have run. Run again?"
 
 
-class OutsideWorld:
-    """The world outside the journal: an action taken here cannot be undone."""
+class CountingModel(Scripted):
+    """The agent's model: follows a script, and records each call and its tokens outside the journal."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def record_step(self, step: str, amount: int = 1) -> None:
-        """Record that a step ran."""
-        _append_line(self._folder / STEPS_FILE, f"{step} {amount}")
-
-    def pay(self, receipt: dict[str, Any]) -> None:
-        """Give the bank a payment order."""
-        _append_line(self._folder / PAYMENTS_FILE, encode_json(receipt))
-
-
-class CountingModel(Scripted):
-    """The agent's model: follows a script, and records each call and its tokens in the outside world."""
-
-    def __init__(self, outside: OutsideWorld) -> None:
         super().__init__([call("find_order", order=17), call("refund", order=17, amount=240), REPLY])
-        self._outside = outside
+        self._folder = folder
 
     async def reply(self, asked: ModelCall, say: DeltaCallback | None = None) -> ModelReply:
         """Return the script's next reply, and record the call."""
         made = await super().reply(asked, say)
-        self._outside.record_step("model", made.usage.spent)
+        _record_step(self._folder, "model", made.usage.spent)
         return made
 
 
-def make_tools(outside: OutsideWorld, *, hangs: bool) -> list[AnyTool]:
+def make_tools(folder: Path, *, hangs: bool) -> list[AnyTool]:
     """Return the agent's tools: one that may run any number of times, and one that must not."""
 
     @tool(if_interrupted="retry")
     def find_order(order: int) -> dict[str, Any]:
         """Find an order by its number."""
-        outside.record_step("find_order")
+        _record_step(folder, "find_order")
         return {"order": order, "customer": "alice", "total": 240}
 
     @tool
     def refund(order: int, amount: int) -> dict[str, Any]:
         """Pay an order back."""
-        outside.record_step("refund")
+        _record_step(folder, "refund")
         receipt = {"refunded": order, "amount": amount}
-        outside.pay(receipt)
+        _append_line(folder / PAYMENTS_FILE, encode_json(receipt))
         if hangs:  # The bank's answer never comes.
             print_line_at_once("inside refund")
             time.sleep(60)
@@ -86,14 +71,16 @@ def make_tools(outside: OutsideWorld, *, hangs: bool) -> list[AnyTool]:
 
 def answer_customer(folder: Path, *, hangs: bool) -> Reply[Any]:
     """Answer a customer. Sent again under the same key, the turn continues where it stopped."""
-    outside = OutsideWorld(folder)
     # A short lease: where the system cannot tell that a process is gone, others wait this long.
     with open_journal(folder / JOURNAL_FILE, settings=Settings(lease_ms=1_000)) as hf:
-        agent: Any = hf.agent(
-            "shop", model=CountingModel(outside), system=SYSTEM, tools=make_tools(outside, hangs=hangs)
-        )
+        tools = make_tools(folder, hangs=hangs)
+        agent: Any = hf.agent("shop", model=CountingModel(folder), system=SYSTEM, tools=tools)
         reply: Reply[Any] = agent.send(SESSION, REQUEST, key="mail-1")
         return reply
+
+
+def _record_step(folder: Path, step: str, amount: int = 1) -> None:
+    _append_line(folder / STEPS_FILE, f"{step} {amount}")
 
 
 def _append_line(path: Path, line: str) -> None:

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from holdfast.cli.open import (
     JournalPath,
-    JournalPathFirst,
     Json,
+    LeadingPath,
     Tenant,
     format_command,
     open_existing,
@@ -72,7 +72,6 @@ SinkName = Annotated[str | None, option("Only effects for this sink.")]
 
 
 def ls(path: JournalPath = None, /, *, sink: SinkName = None, tenant: Tenant = None, json: Json = False) -> None:
-    """Show the effects that wait, lane by lane."""
     with open_existing(path, tenant) as hf, ProgressBar("effects"):
         found = [info for info in list_unsettled(hf.effects) if sink is None or info.sink == sink]
     if json:
@@ -95,8 +94,7 @@ def list_unsettled(effects: Effects) -> list[EffectInfo]:
     return sorted(chain(effects.pending(), effects.dead()), key=lambda info: (info.sink, info.scope, info.id))
 
 
-def show(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
-    """Show everything known about an effect, and its outcome."""
+def show(path: LeadingPath, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
     journal, id = resolve_arguments(path, effect, "the effect's id")
     with open_existing(journal, tenant) as hf:
         info = hf.effects.get(id.strip().upper())
@@ -106,39 +104,23 @@ def show(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant =
         console().print(facts_table(list(_describe_effect(info))))
 
 
-def retry(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
-    """Let a dead, deferred or failed effect be tried at once."""
+def retry(path: LeadingPath, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
     _decide("revive", path, effect, tenant, json)
 
 
 def discard(
-    path: JournalPathFirst,
-    effect: EffectId = None,
-    /,
-    *,
-    reason: Reason = None,
-    tenant: Tenant = None,
-    json: Json = False,
+    path: LeadingPath, effect: EffectId = None, /, *, reason: Reason = None, tenant: Tenant = None, json: Json = False
 ) -> None:
-    """Discard an effect for good, whatever it waits for."""
     _decide("discard", path, effect, tenant, json, reason=reason)
 
 
-def approve(path: JournalPathFirst, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
-    """Approve an effect that waits for approval."""
+def approve(path: LeadingPath, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
     _decide("approve", path, effect, tenant, json)
 
 
 def reject(
-    path: JournalPathFirst,
-    effect: EffectId = None,
-    /,
-    *,
-    reason: Reason = None,
-    tenant: Tenant = None,
-    json: Json = False,
+    path: LeadingPath, effect: EffectId = None, /, *, reason: Reason = None, tenant: Tenant = None, json: Json = False
 ) -> None:
-    """Reject an effect that waits for approval."""
     _decide("reject", path, effect, tenant, json, reason=reason)
 
 
@@ -235,7 +217,6 @@ def run(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Send effects to their sinks."""
     hooks = _make_webhooks(webhook or [], secret_env or [])
     # Effects for unknown sinks are left to processes that know them.
     known = [*sorted(BUILT_IN_SINKS), *hooks]

@@ -80,7 +80,6 @@ def stack(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show the live frames as a tree: goals, statuses, budgets, calls, questions, deadlines."""
     with open_existing(path, tenant) as hf:
         # Scope by scope, so that any number of scopes can be shown.
         found = hf.index.stacks() if scope is None else [(Scope.of(scope).text, hf.index.stack(scope))]
@@ -245,7 +244,6 @@ MIN_ID_CHARS = 6
 
 
 def questions(path: JournalPath = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
-    """Show the questions that wait for an answer."""
     with open_existing(path, tenant) as hf:
         found = [(question, hf.index.get_frame(question.frame).goal) for question in hf.questions()]
     if json:
@@ -321,7 +319,6 @@ def answer(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Answer a question by its id, or with its link token."""
     journal, asked = _resolve_question(path, question, token)
     said = _parse_options(approve, deny, payload, args, note, by)
     existing_path(journal)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from rich.text import Text
 from holdfast.cli.open import JournalPath, Tenant, open_existing, switch
 from holdfast.cli.output import (
     ERASED_TEXT,
-    align_rows,
+    Rows,
     console,
     encode_json,
     escape_text,
@@ -21,8 +22,9 @@ from holdfast.cli.output import (
     plain_fields,
     print_json,
     print_note,
+    print_pages,
     to_plain,
-    write_lines,
+    value_to_text,
 )
 from holdfast.client.journal import JournalView
 from holdfast.errors import InvalidValue
@@ -46,7 +48,6 @@ def log(
     tenant: Tenant = None,
     json: Annotated[bool, switch("Print JSON and nothing else: one event a line, as they are read.")] = False,
 ) -> None:
-    """Show the events, and follow new ones."""
     if last is not None and last < 1:
         raise InvalidValue(f"--last must be 1 or more, not {last}.")
     if follow and until is not None:
@@ -60,7 +61,10 @@ def log(
         if json:
             for event in events:
                 print_json(event_to_json(event, content))
-        elif not _print_table(events, content, at_once=follow) and not follow:
+            return
+        size = 1 if follow else PAGE
+        shown = print_pages(COLUMNS, events, partial(_format_event, content=content), _build_table, (0, 3), size)
+        if shown is None and not follow:
             print_note("No events match.")
 
 
@@ -91,22 +95,12 @@ def event_to_json(event: Event, content: bool) -> dict[str, Any]:
     return line
 
 
-def _print_table(events: Iterable[Event], content: bool, *, at_once: bool) -> bool:
-    """Print page by page; return True if there was any event. Columns only grow, so pages line up."""
-    out, rest, first = console(), iter(events), True
-    widths = [3, 23, 6, 1, 4]
-    while page := [_format_event(event, content) for event in islice(rest, 1 if at_once else PAGE)]:
-        widths = [max(width, *(len(row[column]) for row in page)) for column, width in enumerate(widths)]
-        if out.is_terminal:
-            out.print(_build_table(page, widths, out.width, header=first))
-        else:
-            write_lines(align_rows([COLUMNS, *page] if first else page, [*widths, 0], (0, 3)))
-        first = False
-    return not first
-
-
 def _format_event(event: Event, content: bool) -> tuple[str, ...]:
-    what = _format_facts(to_plain(event.facts))
+    facts = to_plain(event.facts)
+    if isinstance(facts, dict):
+        what = " ".join(f"{name}={value_to_text(value)}" for name, value in facts.items())
+    else:
+        what = encode_json(facts)
     if content and event.content is not None:
         said = ERASED_TEXT if isinstance(event.content, Erased) else encode_json(to_plain(event.content))
         what = f"{what} {said}" if what else said
@@ -114,22 +108,14 @@ def _format_event(event: Event, content: bool) -> tuple[str, ...]:
     return tuple(map(escape_text, found))
 
 
-def _build_table(page: list[tuple[str, ...]], widths: list[int], width: int, *, header: bool) -> Table:
+def _build_table(page: list[Event], rows: Rows, widths: list[int], first: bool) -> Table:
     """Build a table for a terminal: long stream names are cut where room is short, facts are folded."""
-    table = Table(box=None, show_header=header, header_style="dim", pad_edge=False)
-    for name, wanted, style in zip(COLUMNS, widths, ("", "dim", "", "", "bold"), strict=False):
-        most = min(wanted, max(6, width // 4)) if name == "stream" else wanted
+    table = Table(box=None, show_header=first, header_style="dim", pad_edge=False)
+    for name, wanted, style in zip(COLUMNS[:-1], widths, ("", "dim", "", "", "bold"), strict=False):
+        most = min(wanted, max(6, console().width // 4)) if name == "stream" else wanted
         table.add_column(name, style=style, min_width=most, max_width=most, no_wrap=True)
     table.columns[0].justify = table.columns[3].justify = "right"
     table.add_column(COLUMNS[-1], style="dim", overflow="fold")
-    for row in page:
+    for row in rows:
         table.add_row(*map(Text, row))
     return table
-
-
-def _format_facts(facts: Any) -> str:
-    if not isinstance(facts, dict):
-        return encode_json(facts)
-    return " ".join(
-        f"{name}={value if isinstance(value, str) else encode_json(value)}" for name, value in facts.items()
-    )

@@ -34,7 +34,7 @@ def switch(help: str, **more: Any) -> Parameter:
 
 PATH_HELP = f"The journal: a path or sqlite:///path. Optional if {URL_VARIABLE} names it."
 JournalPath = Annotated[str | None, option("The journal: a path or sqlite:///path.", env_var=URL_VARIABLE)]
-JournalPathFirst = Annotated[str, Parameter(name="PATH", help=PATH_HELP)]
+LeadingPath = Annotated[str, Parameter(name="PATH", help=PATH_HELP)]
 Json = Annotated[bool, switch("Print one JSON object and nothing else.")]
 Tenant = Annotated[str | None, option("The tenant; 'default' if not given.")]
 

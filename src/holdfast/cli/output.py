@@ -11,9 +11,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import dropwhile
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from itertools import dropwhile, islice
+from typing import Any, NoReturn, Self, TypeVar
 
 import msgspec
 from rich.console import Console
@@ -25,6 +24,8 @@ from rich.tree import Tree
 from holdfast.records.events.envelope import Erased
 
 Rows = Sequence[tuple[str, ...]]
+ItemT = TypeVar("ItemT")
+PAGE = 100
 PATIENCE_SECONDS = 1.0
 """A progress bar appears after this time."""
 ERASED_TEXT = "(erased)"
@@ -100,6 +101,32 @@ def print_table(columns: Sequence[str], rows: Rows, build: Callable[[Rows], Tabl
         print_rows(columns, rows, right)
 
 
+def print_pages(
+    columns: Sequence[str],
+    items: Iterable[ItemT],
+    format: Callable[[ItemT], tuple[str, ...]],
+    build: Callable[[list[ItemT], Rows, list[int], bool], Table],
+    right: Sequence[int] = (),
+    size: int = PAGE,
+) -> tuple[ItemT, ItemT] | None:
+    """Print items page by page, so that any number can be shown; return the first and the last, or None.
+
+    A page is aligned lines in a pipe, and on a terminal the table that `build` makes of its items, rows and widths;
+    it is told whether the page is the first. Columns only grow, so pages line up.
+    """
+    out, rest, shown = console(), iter(items), None
+    widths = [len(name) for name in columns]
+    while page := list(islice(rest, size)):
+        rows = [format(item) for item in page]
+        widths = [*map(max, widths, column_widths(rows))]
+        if out.is_terminal:
+            out.print(build(page, rows, widths, shown is None))
+        else:
+            write_lines(align_rows(rows if shown else [columns, *rows], [*widths[:-1], 0], right))
+        shown = (shown or page)[0], page[-1]
+    return shown
+
+
 def column_widths(rows: Iterable[Sequence[str]]) -> list[int]:
     """Return the width that each column needs."""
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -164,6 +191,11 @@ def encode_json(value: Any) -> str:
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
+def value_to_text(value: Any) -> str:
+    """Return text as it is, and any other value as JSON."""
+    return value if isinstance(value, str) else encode_json(value)
+
+
 def to_plain(value: Any) -> Any:
     """Convert a record to dicts, lists and plain values; erased content becomes None."""
     return None if isinstance(value, Erased) else msgspec.to_builtins(value)
@@ -188,6 +220,16 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right:
     return table
 
 
+def pair_table(pairs: Iterable[tuple[Text, Text]], width: int) -> Table:
+    """Build a table of a name, which users retype and which stays whole, and what is known about it."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
+    table.add_column(min_width=min(width, console().width // 2), overflow="fold")
+    table.add_column(overflow="fold", ratio=1)
+    for pair in pairs:
+        table.add_row(*pair)
+    return table
+
+
 def facts_table(rows: list[tuple[str, str]]) -> Table:
     """Build a table of names and values, without rules."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
@@ -202,7 +244,7 @@ def format_text(text: object, nothing: str) -> str:
     """Format text of a journal for one line; `nothing` stands for None."""
     if isinstance(text, Erased):
         return ERASED_TEXT
-    return nothing if text is None else escape_text(text if isinstance(text, str) else encode_json(text))
+    return nothing if text is None else escape_text(value_to_text(text))
 
 
 def format_time(at_ms: int) -> str:
@@ -261,9 +303,7 @@ class ProgressBar:
             self._timer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._console.is_terminal:
             self._timer.cancel()
             self._timer.join()

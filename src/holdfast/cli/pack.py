@@ -16,8 +16,8 @@ from rich.text import Text
 
 from holdfast.cli.open import (
     PATH_HELP,
-    JournalPathFirst,
     Json,
+    LeadingPath,
     Tenant,
     locate_state,
     open_existing,
@@ -58,7 +58,7 @@ CALL_HELP = "1 is the first call of the thread, -1 the newest; or give the id of
 
 
 def pack(
-    path: JournalPathFirst,
+    path: LeadingPath,
     session: SessionArgument = None,
     /,
     *,
@@ -71,7 +71,6 @@ def pack(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show the pack of a model call, or the one that would be made now."""
     if call is not None and (budget is not None or role is not None):
         raise InvalidValue("--budget and --role are for a pack made now. Leave them out, or leave out --call.")
     journal, id = resolve_arguments(path, session, "the session's id")
@@ -268,10 +267,7 @@ def _format_decision(one: Decision) -> tuple[str, ...]:
 
 
 def show_rows(
-    columns: Sequence[str],
-    rows: Sequence[tuple[str, ...]],
-    right: Sequence[int],
-    style: Callable[[Sequence[str]], str],
+    columns: Sequence[str], rows: Sequence[tuple[str, ...]], right: Sequence[int], style: Callable[[Sequence[str]], str]
 ) -> None:
     """Print rows: a table for a terminal, a page at a time; aligned lines for a pipe."""
     out = console()
@@ -309,7 +305,6 @@ def why(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show why a model knows a fact or not, and what to do about it."""
     place, (id, text) = locate_state((path, session, fact), ("SESSION", "FACT"), store=None, tenant=tenant)
     with open_existing(place.journal, tenant) as hf, ProgressBar("why"):
         line = find_session(hf, id, thread)

@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from holdfast.cli.open import (
-    JournalPathFirst,
     Json,
+    LeadingPath,
     ScopeText,
     StateLocation,
     StoreUrl,
@@ -52,7 +52,7 @@ Limit = Annotated[int, Parameter(help="Show the best N results.")]
 
 
 def search(
-    path: JournalPathFirst,
+    path: LeadingPath,
     query: Query = None,
     /,
     *,
@@ -63,7 +63,6 @@ def search(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Find messages and entries by their words."""
     check_limit(limit)
     if session is not None and scope is not None:
         raise InvalidValue("--session searches messages and --scope searches entries. Give one of them.")
@@ -89,7 +88,6 @@ def state_search(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Find entries of a scope by their words."""
     check_limit(limit)
     place, (where, asked) = locate_state((path, scope, query), ("SCOPE", "QUERY"), store=store, tenant=tenant)
     with open_state(place) as stored, ProgressBar("search"):

@@ -5,8 +5,7 @@ Titles and messages were written by users, models and tools: every piece of text
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -17,8 +16,8 @@ from rich.text import Text
 from holdfast.cli.frames import shorten_ids
 from holdfast.cli.open import (
     JournalPath,
-    JournalPathFirst,
     Json,
+    LeadingPath,
     Tenant,
     format_command,
     open_existing,
@@ -28,8 +27,7 @@ from holdfast.cli.open import (
 )
 from holdfast.cli.output import (
     ERASED_TEXT,
-    align_rows,
-    column_widths,
+    Rows,
     console,
     encode_json,
     escape_lines,
@@ -37,10 +35,12 @@ from holdfast.cli.output import (
     format_duration,
     format_text,
     format_time,
+    pair_table,
     plain_fields,
     print_json,
     print_line,
     print_note,
+    print_pages,
     print_rows,
     shorten_text,
     to_plain,
@@ -57,7 +57,6 @@ from holdfast.records.sessions import SessionInfo
 from holdfast.records.usage import NANO_USD
 from holdfast.system import SystemClock
 
-PAGE = 100
 COLUMNS = ("session", "title", "status", "model", "messages", "tokens", "cost (USD)", "last active")
 NUMBERS = (4, 5, 6)
 TITLE_CHARS = 60
@@ -83,7 +82,6 @@ def sessions(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show the conversations with their titles, sizes and costs."""
     check_limit(limit)
     with open_existing(path, tenant) as hf:
         infos = hf.sessions(user=user, title=title, status=status, order=order, limit=limit)
@@ -91,11 +89,11 @@ def sessions(
         if json:
             print_json({"sessions": [_session_to_json(*one) for one in found]})
             return
-        last = _print_sessions(found)
-    if last is None:
+        shown = print_pages(COLUMNS, found, _format_session, _build_table, NUMBERS)
+    if shown is None:
         print_note("No session matches." if user or title or status else "There are no sessions yet.")
     else:
-        print_note(f"Read one with: {format_command('messages', str(path), last, tenant=tenant)}")
+        print_note(f"Read one with: {format_command('messages', str(path), shown[0][0].id, tenant=tenant)}")
 
 
 def check_limit(limit: int | None) -> None:
@@ -142,22 +140,8 @@ def _session_to_json(info: SessionInfo, words: str | Erased | None) -> dict[str,
     return {**plain_fields(info), "first_words": to_plain(words), "tokens": info.usage.spent, "idle_ms": idle}
 
 
-def _print_sessions(found: Iterable[SessionListing]) -> str | None:
-    """Print page by page and return the first session's id. Columns only grow, so pages line up."""
-    out, rest, first = console(), iter(found), None
-    widths = [0] * len(COLUMNS)
-    while page := list(islice(rest, PAGE)):
-        rows = [_format_session(*one) for one in page]
-        widths = [*map(max, widths, column_widths([COLUMNS, *rows]))]
-        if out.is_terminal:
-            out.print(_build_table(page, rows, min(max(widths[0], MIN_ID_WIDTH), out.width // 2)))
-        else:
-            write_lines(align_rows(rows if first else [COLUMNS, *rows], widths, NUMBERS))
-        first = first or page[0][0].id
-    return first
-
-
-def _format_session(info: SessionInfo, words: str | Erased | None) -> tuple[str, ...]:
+def _format_session(one: SessionListing) -> tuple[str, ...]:
+    info, words = one
     cost = info.usage.cost
     return (
         escape_text(info.id),
@@ -171,18 +155,15 @@ def _format_session(info: SessionInfo, words: str | Erased | None) -> tuple[str,
     )
 
 
-def _build_table(page: list[SessionListing], rows: list[tuple[str, ...]], width: int) -> Table:
+def _build_table(page: list[SessionListing], rows: Rows, widths: list[int], first: bool) -> Table:
     """Build a table for a terminal: related values share a cell, so that ids, which users retype, stay whole."""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
-    table.add_column(min_width=width, overflow="fold")
-    table.add_column(overflow="fold", ratio=1)
+    pairs = []
     for (info, _), (id, title, status, model, messages, tokens, cost, active) in zip(page, rows, strict=True):
         used = f"{messages} messages, {tokens} tokens" + (f", {cost} USD" if cost else "")
-        table.add_row(
-            Text.assemble((id, "bold"), "\n", (status, STYLES.get(status, "")), (f"  {model}".rstrip(), "dim")),
-            Text.assemble((title, "" if info.title else "italic"), "\n", (f"{used}, {active}", "dim")),
-        )
-    return table
+        name = Text.assemble((id, "bold"), "\n", (status, STYLES.get(status, "")), (f"  {model}".rstrip(), "dim"))
+        about = Text.assemble((title, "" if info.title else "italic"), "\n", (f"{used}, {active}", "dim"))
+        pairs.append((name, about))
+    return pair_table(pairs, max(widths[0], MIN_ID_WIDTH))
 
 
 MESSAGE_COLUMNS = ("message", "time (UTC)", "role", "tokens", "marks", "text")
@@ -193,7 +174,7 @@ SessionArgument = Annotated[str | None, option("The session's id.", name="SESSIO
 
 
 def messages(
-    path: JournalPathFirst,
+    path: LeadingPath,
     session: SessionArgument = None,
     /,
     *,
@@ -207,7 +188,6 @@ def messages(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show the messages of a conversation, oldest first."""
     check_limit(limit)
     journal, id = resolve_arguments(path, session, "the session's id")
     with open_existing(journal, tenant) as hf:
@@ -230,7 +210,7 @@ def messages(
 
 
 def fork(
-    path: JournalPathFirst,
+    path: LeadingPath,
     session: SessionArgument = None,
     /,
     *,
@@ -240,7 +220,6 @@ def fork(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Fork a new thread after a message. Nothing is copied, and the old thread stays as it is."""
     journal, id = resolve_arguments(path, session, "the session's id")
     with open_existing(journal, tenant) as hf:
         line = find_session(hf, id, thread)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 from cyclopts import Parameter
-from msgspec.structs import asdict
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -42,8 +41,7 @@ from holdfast.cli.open import (
 from holdfast.cli.output import (
     ERASED_TEXT,
     ProgressBar,
-    align_rows,
-    column_widths,
+    Rows,
     console,
     encode_json,
     escape_json,
@@ -51,19 +49,22 @@ from holdfast.cli.output import (
     escape_text,
     format_duration,
     format_time,
+    pair_table,
     plain_fields,
     print_json,
     print_note,
+    print_pages,
     print_result,
     print_rows,
     print_tree,
     shorten_text,
+    value_to_text,
     write_lines,
 )
 from holdfast.cli.sessions import check_limit
 from holdfast.cli.transfer import STDIN, read_source
 from holdfast.client.state import State, open_store
-from holdfast.core.entries import MAX_DEPTH, MAX_PAGE, EntryOptions
+from holdfast.core.entries import MAX_DEPTH, MAX_PAGE
 from holdfast.core.numbers import short_repr
 from holdfast.errors import EntryNotFound, InvalidValue, NotFound
 from holdfast.flow.state.search import MAX_REACHED
@@ -105,7 +106,6 @@ def get(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show the value of a key."""
     place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
     with open_state(place) as stored:
         state = stored(where)
@@ -143,7 +143,6 @@ def set_(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Write a key."""
     if lifetime is not None and lifetime not in STORED_LIFETIMES:
         # A transient entry would be gone with this process.
         raise InvalidValue(f"--lifetime must be one of {', '.join(STORED_LIFETIMES)}, not {short_repr(lifetime)}.")
@@ -153,8 +152,8 @@ def set_(
     wanted = (*SCOPE_AND_KEY, "VALUE") if source is None else SCOPE_AND_KEY
     place, (where, name, *given) = locate_state((path, scope, key, value), wanted, store=store, tenant=tenant)
     body = given[0] if source is None else _read_text(source)
-    options = EntryOptions(tier=tier, lifetime=lifetime, content_kind=content_kind, salience=salience, ttl=ttl)
-    how = {**asdict(options), "expected_version": expected_version, "reducer": reducer, "key": once}
+    how: dict[str, Any] = {"expected_version": expected_version, "reducer": reducer, "key": once, "ttl": ttl}
+    how |= {"tier": tier, "lifetime": lifetime, "content_kind": content_kind, "salience": salience}
     written = body if text else _parse_value(body)
     if is_new(place):
         with open_store("memory:") as rehearsal:
@@ -177,7 +176,6 @@ def rm(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Remove a key."""
     place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
     with open_state(place) as stored:
         state = stored(where)
@@ -194,11 +192,6 @@ def describe_options(entry: Entry) -> list[str]:
     if entry.expires_at is not None:
         said.append(f"expires in {format_duration(max(0, entry.expires_at - SystemClock().now_ms()))}")
     return said
-
-
-def value_to_text(value: Any) -> str:
-    """Return text as it is, and any other value as JSON."""
-    return value if isinstance(value, str) else encode_json(value)
 
 
 def _make_not_found(place: StateLocation, scope: str, key: str) -> EntryNotFound:
@@ -252,7 +245,6 @@ def graph(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show the keys connected with a key, as a tree."""
     check_limit(limit)
     place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
     with open_state(place) as stored, ProgressBar("graph"):
@@ -321,7 +313,6 @@ def ls(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show the entries of a scope, or the scopes that have any."""
     check_limit(limit)
     wanted = NameFilter(prefix, after, limit)
     if store is not None:
@@ -358,13 +349,14 @@ def _list_scopes(place: StateLocation, wanted: NameFilter, *, json: bool) -> Non
 def _list_entries(place: StateLocation, where: str, wanted: NameFilter, *, json: bool) -> None:
     with open_state(place) as stored:
         state = stored(where)
-        pages = _iterate_pages(state, wanted)
+        entries = _iterate_entries(state, wanted)
         if json:
-            print_json({"scope": state.scope, "entries": [plain_fields(entry) for page in pages for entry in page]})
+            print_json({"scope": state.scope, "entries": [plain_fields(entry) for entry in entries]})
             return
-        last = _print_entries(pages)
-        more = last is not None and wanted.limit is not None and state.list(wanted.prefix, after=last, limit=1)
-    if last is None:
+        shown = print_pages(ENTRY_COLUMNS, entries, _format_entry, _build_entry_table, (1,), ENTRIES_PER_PAGE)
+        last = "" if shown is None else shown[1].key
+        more = shown is not None and wanted.limit is not None and state.list(wanted.prefix, after=last, limit=1)
+    if shown is None:
         print_note(f"{state.scope} has no entries." if wanted == EVERY_NAME else "No entry matches.")
     elif more:
         which = ("--prefix", wanted.prefix) if wanted.prefix else ()
@@ -372,32 +364,16 @@ def _list_entries(place: StateLocation, where: str, wanted: NameFilter, *, json:
         print_note(f"There are more: {place.format_command('state ls', '--scope', state.scope, *options)}")
 
 
-def _iterate_pages(state: State, wanted: NameFilter) -> Iterator[Sequence[Entry]]:
-    """Yield entries page by page, so that a scope of any size can be shown."""
+def _iterate_entries(state: State, wanted: NameFilter) -> Iterator[Entry]:
+    """Yield entries, read page by page, so that a scope of any size can be shown."""
     after, left = wanted.after, wanted.limit
     while left is None or left > 0:
         size = ENTRIES_PER_PAGE if left is None else min(ENTRIES_PER_PAGE, left)
         page = state.entries(wanted.prefix, after=after, limit=size)
-        if page:
-            yield page
+        yield from page
         if len(page) < size:
             return
         after, left = page[-1].key, None if left is None else left - size
-
-
-def _print_entries(pages: Iterable[Sequence[Entry]]) -> str | None:
-    """Print entries and return the last key. Columns only grow, so pages line up."""
-    out, last = console(), None
-    widths = [0] * len(ENTRY_COLUMNS)
-    for page in pages:
-        rows = [_format_entry(entry) for entry in page]
-        widths = [*map(max, widths, column_widths([ENTRY_COLUMNS, *rows]))]
-        if out.is_terminal:
-            out.print(_build_entry_table(rows, min(max(widths[0], len(ENTRY_COLUMNS[2])), out.width // 2)))
-        else:
-            write_lines(align_rows(rows if last is not None else [ENTRY_COLUMNS, *rows], widths, (1,)))
-        last = page[-1].key
-    return last
 
 
 def _format_entry(entry: Entry) -> tuple[str, ...]:
@@ -410,15 +386,13 @@ def _format_entry(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def _build_entry_table(rows: list[tuple[str, ...]], width: int) -> Table:
+def _build_entry_table(page: list[Entry], rows: Rows, widths: list[int], first: bool) -> Table:
     """Build a table for a terminal: related values share a cell, so that keys, which users retype, stay whole."""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
-    table.add_column(min_width=width, overflow="fold")
-    table.add_column(overflow="fold", ratio=1)
+    pairs = []
     for key, version, written, how, value in rows:
         about = f"version {version}, {written}" + (f", {how}" if how else "")
-        table.add_row(Text(key, style="bold"), Text.assemble(value, "\n", (about, "dim")))
-    return table
+        pairs.append((Text(key, style="bold"), Text.assemble(value, "\n", (about, "dim"))))
+    return pair_table(pairs, max(widths[0], len(ENTRY_COLUMNS[2])))
 
 
 def history(
@@ -431,7 +405,6 @@ def history(
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
-    """Show the values a key has held, newest first."""
     check_limit(limit)
     place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=None, tenant=tenant)
     with open_state(place) as stored:

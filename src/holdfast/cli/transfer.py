@@ -96,7 +96,6 @@ def export(
     tenant: ConversationTenant = None,
     json: Json = False,
 ) -> None:
-    """Write the whole journal as JSON lines that `import` can take back, or one conversation."""
     _refuse_options(path)
     if target is not None and output is not None:
         raise InvalidValue("Give TARGET or --output, not both.")
@@ -137,7 +136,6 @@ def import_(
     tenant: ConversationTenant = None,
     json: Json = False,
 ) -> None:
-    """Create a journal from an export, or add a conversation to a session."""
     _refuse_options(path, source)
     if session is not None:
         journal, given = resolve_arguments(path, source, "the path of a conversation")

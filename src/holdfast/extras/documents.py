@@ -92,13 +92,10 @@ def _open_file(root: Path, names: list[str]) -> Iterator[int]:
     """Open a file below a folder, each name relative to the folder before it."""
     handle = os.open(root, _FOLDER_FLAGS)
     try:
-        for name in names[:-1]:
-            below = _open_name(handle, name, _FOLDER_FLAGS)
+        for depth, name in enumerate(names, 1):
+            below = _open_name(handle, name, _FILE_FLAGS if depth == len(names) else _FOLDER_FLAGS)
             os.close(handle)
             handle = below
-        file = _open_name(handle, names[-1], _FILE_FLAGS)
-        os.close(handle)
-        handle = file
         yield handle
     finally:
         os.close(handle)

@@ -34,18 +34,8 @@ IndexChange = tuple[int, list[int], list[TextRow]]
 MatchTexts = Callable[[Sequence[str], Collection[str] | None, int], list[tuple[int, float]]]
 """A function from terms, places (None: all) and a limit to (row, score) of rows with any of the terms, best first."""
 _MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
 )
 
 

@@ -89,16 +89,20 @@ def require_sqlite() -> None:
 class FileFormat(NamedTuple):
     """A kind of database file: how to recognise it, how to bring it to its newest schema, and what its SQL may call."""
 
-    recognise: Callable[[apsw.Connection, Path], int]
-    """Return the schema's number, 0 for an empty file; refuse a file of something else, untouched."""
-    prepare: Callable[[apsw.Connection, Path], None]
-    """Create or migrate the schema. Safe among several processes."""
+    kind: str
+    """The name of the kind, for messages."""
+    application: int
+    """The application id in the header of such files."""
+    migrations: Callable[[], Sequence[tuple[int, Callable[[apsw.Connection], None]]]]
+    """Return the number of each schema, in order, and a function that makes it of the one before."""
     objects: Callable[[int], tuple[SchemaObjects, SchemaObjects]]
     """Return the objects that a schema of this number must have, and those that it may have."""
     generalise: Callable[[str], str] = str
     """Return a name or definition as `objects` has it: some tables occur many times under numbered names."""
     functions: Mapping[str, tuple[Callable[..., apsw.SQLiteValue], int]] = {}
     """Deterministic SQL functions by name, each with its number of arguments, -1 for any."""
+    others: Mapping[int, str] = {}
+    """Messages for files of other known applications, by their ids."""
     not_a_database: str | None = None
     """The message for a file that is no SQLite database at all; None for the default of `NotAJournal`."""
     if_unknown: str = CALL_AGAIN
@@ -128,7 +132,7 @@ def open_connection(
         if not connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1):
             raise Unavailable("SQLite does not keep its query plans stable. holdfast cannot run like this.")
         if write:
-            format.prepare(connection, path)
+            prepare_schema(connection, path, format)
         else:
             _set_pragma(connection, "query_only", 1)
     except BaseException as error:
@@ -141,31 +145,43 @@ def open_connection(
     return connection
 
 
-def read_schema_number(
-    connection: apsw.Connection, path: Path, kind: str, application: int, newest: int, others: Mapping[int, str] = {}
-) -> int:
+def prepare_schema(connection: apsw.Connection, path: Path, format: FileFormat) -> None:
+    """Bring a file to the newest schema, creating it in a new file. Safe with several processes."""
+    migrations = format.migrations()
+    if read_schema_number(connection, path, format) == migrations[-1][0]:
+        return
+    for number, migrate in migrations:
+        with write_transaction(connection):
+            # Another process may have done this while we waited for the lock.
+            if read_schema_number(connection, path, format) < number:
+                migrate(connection)
+                connection.pragma("application_id", format.application)
+                connection.pragma("user_version", number)
+
+
+def read_schema_number(connection: apsw.Connection, path: Path, format: FileFormat) -> int:
     """Return the number of a file's schema, 0 for an empty file; refuse a file of something else, untouched.
 
-    `kind` names the file that is wanted, and `others` hold messages for known applications. All is read in one
-    transaction: a file that another process is creating is seen empty or whole.
+    All is read in one transaction: a file that another process is creating is seen empty or whole.
     """
     if not connection.in_transaction:
         connection.execute("BEGIN")
         try:
-            return read_schema_number(connection, path, kind, application, newest, others)
+            return read_schema_number(connection, path, format)
         finally:
             connection.execute("ROLLBACK")
     found: int = connection.pragma("application_id")
     version: int = connection.pragma("user_version")
-    if found == application:
+    if found == format.application:
+        newest = format.migrations()[-1][0]
         if version > newest:
             raise NewerSchema(f"{path} has schema {version}; this release knows {newest}. Upgrade holdfast to open it.")
         return version
-    if found in others:
-        raise NotAJournal(others[found].format(path=path))
+    if found in format.others:
+        raise NotAJournal(format.others[found].format(path=path))
     if found or version or connection.execute("SELECT count(*) FROM sqlite_schema").get:
         raise NotAJournal(
-            f"{path} is an SQLite database of something else. Give the path of a {kind}, or of a new file."
+            f"{path} is an SQLite database of something else. Give the path of a {format.kind}, or of a new file."
         )
     return 0
 
@@ -178,7 +194,7 @@ def refuse_foreign_sql(connection: apsw.Connection, path: Path, format: FileForm
     connection.set_progress_handler(lambda: True, OPEN_STEPS)
     connection.execute("BEGIN")
     try:
-        number = format.recognise(connection, path)
+        number = read_schema_number(connection, path, format)
         for kind, name in find_schema_changes(connection, format, number)[:1] if number else ():
             raise Corrupt(
                 f"{path} has the {kind} {name!r:.80} otherwise than holdfast makes it: something else changed the "

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from functools import cache
 
 import apsw
-import msgspec
 
 from holdfast.core.search.documents import TextRow
 from holdfast.core.search.words import index_text, space_letters
@@ -30,59 +28,31 @@ AUTOMERGE = 2
 """Index segments merged at a time. Every commit adds a segment, and many small ones take more space."""
 
 
-class _Statements(msgspec.Struct, frozen=True):
-    exists: str
-    create: tuple[str, ...]
-    drop: str
-    add: str
-    remove: str
-    rowids: str
-    match: str
-    scrub: str
-    check: str
-
-
-@cache
-def _statements(table: str) -> _Statements:
-    if not _NAME.fullmatch(table):  # Named by the code, after the number of a tenant, and never by anybody's text.
-        raise Corrupt(f"A text index is named {table!r:.80}. Run `holdfast verify` and restore from a backup.")
-    return _Statements(
-        exists=f"SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = '{table}'",  # noqa: S608
-        create=(
-            f"CREATE VIRTUAL TABLE {table} USING fts5({_DEFINITION})",
-            f"INSERT INTO {table}({table}, rank) VALUES ('automerge', {AUTOMERGE})",  # noqa: S608
-            f"INSERT INTO {table}({table}, rank) VALUES ('rank', '{_SCORE}')",  # noqa: S608
-        ),
-        drop=f"DROP TABLE IF EXISTS {table}",
-        add=f"REPLACE INTO {table}(rowid, text, prev, date, place) VALUES (?, ?, ?, ?, ?)",  # noqa: S608
-        remove=f"DELETE FROM {table} WHERE rowid = ?",  # noqa: S608
-        rowids=f"SELECT rowid FROM {table} ORDER BY rowid",  # noqa: S608
-        match=f"SELECT rowid, -rank FROM {table} WHERE {table} MATCH ? ORDER BY rank, rowid DESC LIMIT ?",  # noqa: S608
-        scrub=f"INSERT INTO {table}({table}) VALUES ('optimize')",  # noqa: S608
-        check=f"PRAGMA integrity_check('{table}')",
-    )
-
-
 class TextIndex:
     """One collection: a table on a connection. Its writes belong to the caller's transaction."""
 
     def __init__(self, connection: apsw.Connection, table: str) -> None:
+        if not _NAME.fullmatch(table):  # Named by the code, after the number of a tenant, and never by anybody's text.
+            raise Corrupt(f"A text index is named {table!r:.80}. Run `holdfast verify` and restore from a backup.")
         self._connection = connection
-        self._sql = _statements(table)
+        self._table = table
 
     def exists(self) -> bool:
         """Return True if this connection sees the table."""
-        return self._connection.execute(self._sql.exists).fetchone() is not None
+        found = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?"
+        return self._connection.execute(found, (self._table,)).fetchone() is not None
 
     def create(self) -> None:
         """Create the table unless it exists."""
         if not self.exists():
-            for statement in self._sql.create:
-                self._connection.execute(statement)
+            self._connection.execute(f"CREATE VIRTUAL TABLE {self._table} USING fts5({_DEFINITION})")
+            for setting in (("automerge", AUTOMERGE), ("rank", _SCORE)):
+                sql = f"INSERT INTO {self._table}({self._table}, rank) VALUES (?, ?)"  # noqa: S608
+                self._connection.execute(sql, setting)
 
     def drop(self) -> None:
         """Drop the table with all its rows, if it exists."""
-        self._connection.execute(self._sql.drop)
+        self._connection.execute(f"DROP TABLE IF EXISTS {self._table}")
 
     def add(self, passages: Iterable[TextRow]) -> None:
         """Index rows, each replacing an earlier row of the same number."""
@@ -94,11 +64,13 @@ class TextIndex:
             )
             for one in passages
         )
-        self._connection.executemany(self._sql.add, rows)
+        sql = f"REPLACE INTO {self._table}(rowid, text, prev, date, place) VALUES (?, ?, ?, ?, ?)"  # noqa: S608
+        self._connection.executemany(sql, rows)
 
     def remove(self, rowids: Iterable[int]) -> None:
         """Remove rows. Their words stay in the file until a merge: for erasure, also call `scrub`."""
-        self._connection.executemany(self._sql.remove, ((rowid,) for rowid in rowids))
+        sql = f"DELETE FROM {self._table} WHERE rowid = ?"  # noqa: S608
+        self._connection.executemany(sql, ((rowid,) for rowid in rowids))
 
     def apply(self, gone: Sequence[int], rows: Sequence[TextRow]) -> None:
         """Remove some rows and add others; create the table with its first row."""
@@ -118,18 +90,20 @@ class TextIndex:
         The old pages are overwritten if the connection has `secure_delete` on. FTS5's own secure-delete
         does nothing for a table without text: it would have to know which words to look for.
         """
-        self._connection.execute(self._sql.scrub)
+        self._connection.execute(f"INSERT INTO {self._table}({self._table}) VALUES ('optimize')")  # noqa: S608
 
     def rowids(self) -> list[int]:
         """Return the number of every indexed row, in order."""
-        return [rowid for (rowid,) in self._connection.execute(self._sql.rowids)]
+        sql = f"SELECT rowid FROM {self._table} ORDER BY rowid"  # noqa: S608
+        return [rowid for (rowid,) in self._connection.execute(sql)]
 
     def is_sound(self) -> bool:
         """Return True if the index is consistent in itself. It cannot know whether its content is complete."""
         try:
             # A query first: FTS5 would check what this connection has cached of the index, not what others made of it.
-            self._connection.execute(self._sql.match, ("x", 1)).fetchall()
-            return [problem for (problem,) in self._connection.execute(self._sql.check)] == ["ok"]
+            self.match(["x"], None, 1)
+            found = self._connection.execute(f"PRAGMA integrity_check('{self._table}')")
+            return [problem for (problem,) in found] == ["ok"]
         except (apsw.CorruptError, apsw.SQLError):
             return False
 
@@ -146,7 +120,8 @@ class TextIndex:
         question = f"{{text prev date}} : ({' OR '.join(wanted)})"
         if places is not None:
             question = f"place : ({' OR '.join(map(_quote_place, places))}) AND {question}"
-        return list(self._connection.execute(self._sql.match, (question, limit)))
+        sql = f"SELECT rowid, -rank FROM {self._table} WHERE {self._table} MATCH ? ORDER BY rank, rowid DESC LIMIT ?"  # noqa: S608
+        return list(self._connection.execute(sql, (question, limit)))
 
 
 def index_table(tenant: int) -> str:

@@ -78,15 +78,8 @@ _SERVER_ANSWERS: tuple[tuple[str, type[Exception] | None, type[HoldfastError], s
 
 All of these are answers that precede any write."""
 _URL_OPTIONS = (
-    "client_name",
-    "db",
-    "health_check_interval",
-    "max_connections",
-    "password",
-    "socket_connect_timeout",
-    "socket_keepalive",
-    "socket_timeout",
-    "username",
+    *("client_name", "db", "health_check_interval", "max_connections", "password"),
+    *("socket_connect_timeout", "socket_keepalive", "socket_timeout", "username"),
 )
 _parse: Any = parse_url  # It has no types.
 GRACE_MS: Final = 60_000
@@ -106,17 +99,6 @@ local listed = redis.call('ZSCORE', KEYS[2], ARGV[2])
 """
 _DECODER = msgspec.msgpack.Decoder(StoredEntry)
 _NO_GRAPH = "Redis keeps no edges. Use a store that declares graph: sqlite, memory or cozo."
-
-
-class LuaScript(msgspec.Struct, frozen=True):
-    """A Lua script that the server runs atomically."""
-
-    source: str
-
-    @property
-    def name(self) -> str:
-        """The name under which the server caches the script."""
-        return hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
 class RedisConnection:
@@ -143,13 +125,14 @@ class RedisConnection:
         """Run a command that only reads, and return its answer."""
         return self._send_command(command, writes=False)
 
-    def run_script(self, script: LuaScript, names: Sequence[str], values: Sequence[bytes | str | int]) -> Any:
-        """Run a script that writes, and return its answer; the server receives its text only once."""
+    def run_script(self, script: str, names: Sequence[str], values: Sequence[bytes | str | int]) -> Any:
+        """Run a Lua script that writes, atomically, and return its answer; the server receives its text only once."""
         rest = (len(names), *names, *values)
+        cached = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
         try:
-            return self._send_command(("EVALSHA", script.name, *rest), writes=True)
+            return self._send_command(("EVALSHA", cached, *rest), writes=True)
         except NoScriptError:
-            return self._send_command(("EVAL", script.source, *rest), writes=True)
+            return self._send_command(("EVAL", script, *rest), writes=True)
 
     def _send_command(self, command: tuple[bytes | str | int, ...], *, writes: bool) -> Any:
         if self._closed:
@@ -254,9 +237,7 @@ def _parse_options(url: str) -> dict[str, Any]:
 # Steps that may fail come before the first write: a script that stops halfway is not undone.
 # The time is the floor of every version, so that a server that lost its newest writes, or all of them,
 # does not give the same version to something else.
-_PUT = LuaScript(
-    _COMPARE
-    + f"""
+_PUT = f"""{_COMPARE}
 local last = tonumber(redis.call('GET', KEYS[3]) or '0')
 if not last then return redis.error_reply('{NOT_AN_ENTRY}') end
 local time = redis.call('TIME')
@@ -271,22 +252,16 @@ end
 if not listed then redis.call('ZADD', KEYS[2], 0, ARGV[2]) end
 return text
 """
-)
-_DROP = LuaScript(
-    _COMPARE
-    + """
+_DROP = f"""{_COMPARE}
 if listed then redis.call('ZREM', KEYS[2], ARGV[2]) end
 return redis.call('DEL', KEYS[1])
 """
-)
-_SWEEP = LuaScript(
-    """
+_SWEEP = """
 for place, key in ipairs(ARGV) do
   if redis.call('EXISTS', KEYS[place + 1]) == 0 then redis.call('ZREM', KEYS[1], key) end
 end
 return 0
 """
-)
 
 
 class RedisStore:

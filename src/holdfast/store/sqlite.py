@@ -36,9 +36,7 @@ from holdfast.sqlite.connection import (
     create_file,
     fetch_rows,
     parse_queries,
-    read_schema_number,
     require_sqlite,
-    write_transaction,
 )
 from holdfast.sqlite.fts import TextIndex
 from holdfast.sqlite.pool import SqlitePool
@@ -78,39 +76,23 @@ def queries() -> dict[str, str]:
     return parse_queries((_SQL / "sqlite_queries.sql").read_text(encoding="utf-8"))
 
 
-def _schema_sql() -> str:
-    return (_SQL / "sqlite_schema.sql").read_text(encoding="utf-8")
-
-
 @cache
 def _list_objects(number: int) -> tuple[SchemaObjects, SchemaObjects]:
-    return build_schema(_schema_sql(), extend=lambda connection: TextIndex(connection, WORDS_TABLE).create()), {}
+    return build_schema(extend=_create_schema), {}
 
 
-def _recognise_schema(connection: apsw.Connection, path: Path) -> int:
-    return read_schema_number(
-        connection, path, "store", APPLICATION_ID, SCHEMA_VERSION, others={JOURNAL: _IS_A_JOURNAL}
-    )
-
-
-def _prepare_schema(connection: apsw.Connection, path: Path) -> None:
-    """Create the schema once, even if several processes open a new file together."""
-    if _recognise_schema(connection, path) == SCHEMA_VERSION:
-        return
-    with write_transaction(connection):
-        # Another process may have done this while we waited for the lock.
-        if _recognise_schema(connection, path) < SCHEMA_VERSION:
-            for _ in connection.execute(_schema_sql()):
-                pass
-            TextIndex(connection, WORDS_TABLE).create()
-            connection.pragma("application_id", APPLICATION_ID)
-            connection.pragma("user_version", SCHEMA_VERSION)
+def _create_schema(connection: apsw.Connection) -> None:
+    for _ in connection.execute((_SQL / "sqlite_schema.sql").read_text(encoding="utf-8")):
+        pass
+    TextIndex(connection, WORDS_TABLE).create()
 
 
 STORE_FILE = FileFormat(
-    _recognise_schema,
-    _prepare_schema,
+    "store",
+    APPLICATION_ID,
+    lambda: [(SCHEMA_VERSION, _create_schema)],
     _list_objects,
+    others={JOURNAL: _IS_A_JOURNAL},
     not_a_database="{path} is no database. Give the path of a store, or of a new file.",
     if_unknown="Read the entry again.",
 )

@@ -28,7 +28,6 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 import apsw
@@ -141,9 +140,7 @@ class Disk:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # called by SQLite through the VFS

@@ -172,30 +172,29 @@ class FrameGenerator:
         call, kind = self._new_ulid(), self._random.choice(("model", "tool", "run"))
         frame.calls.append((call, kind))
         content = event_calls.CallContent(arguments={"q": self._random_text()})
+        facts: Facts
         if kind == "model":
             shown = self._random.choice((None, self._random.randbytes(32).hex()))
-            pack = None if shown is None else self._new_ulid()
-            asked = event_calls.ModelRequested(
-                call=call, frame=frame.id, model="gpt-5-mini", pack=pack, context_hash=shown
+            facts = event_calls.ModelRequested(
+                call=call,
+                frame=frame.id,
+                model="gpt-5-mini",
+                pack=None if shown is None else self._new_ulid(),
+                context_hash=shown,
             )
-            return self._make_draft("model.requested", asked, content)
-        if kind == "tool":
-            wanted = event_calls.ToolRequested(call=call, frame=frame.id, name="search")
-            return self._make_draft("tool.requested", wanted, content)
-        return self._make_draft(
-            "run.requested", event_calls.RunRequested(call=call, frame=frame.id, name="step"), content
-        )
+        elif kind == "tool":
+            facts = event_calls.ToolRequested(call=call, frame=frame.id, name="search")
+        else:
+            facts = event_calls.RunRequested(call=call, frame=frame.id, name="step")
+        return self._make_draft(f"{kind}.requested", facts, content)
 
     def _end_call(self, frame: _LiveFrame) -> Draft:
         call, kind = frame.calls.pop(self._random.randrange(len(frame.calls)))
         failed = self._random.random() < 0.3
         content = event_calls.CallContent(value=self._random_text())
-        if kind == "run":
-            ran = event_calls.RunReturned(call=call, frame=frame.id, failed=failed)
-            return self._make_draft("run.returned", ran, content)
-        if kind == "tool":
-            returned = event_calls.ToolReturned(call=call, frame=frame.id, failed=failed)
-            return self._make_draft("tool.returned", returned, content)
+        if kind != "model":
+            record = event_calls.RunReturned if kind == "run" else event_calls.ToolReturned
+            return self._make_draft(f"{kind}.returned", record(call=call, frame=frame.id, failed=failed), content)
         usage = self._random_usage()
         self._add_usage(frame, usage)
         if failed:

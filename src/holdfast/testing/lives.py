@@ -151,18 +151,11 @@ class _MortalModel:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    @property
-    def name(self) -> str:
-        return self._model.name
-
     async def reply(self, asked: ModelCall, say: Callable[[Delta], None] | None = None) -> ModelReply:
-        kill_point(f"before reply of {self.name}")
+        kill_point(f"before reply of {self._model.name}")
         answer = await self._model.reply(asked, say)
-        kill_point(f"after reply of {self.name}")
+        kill_point(f"after reply of {self._model.name}")
         return answer
-
-    async def close(self) -> None:
-        await self._model.close()
 
 
 def killable(thing: Any) -> Any:

@@ -9,11 +9,13 @@ may itself be interrupted, for example by a full stack: then the next user of th
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
+from itertools import product
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.compaction.summary import find_subject_events
@@ -26,7 +28,7 @@ from holdfast.core.journal.chain import (
     new_head,
     place_part,
 )
-from holdfast.core.journal.codec import decode_facts, outer_hash
+from holdfast.core.journal.codec import decode, decode_facts, outer_hash
 from holdfast.core.journal.load import build_state
 from holdfast.core.journal.project import project_event
 from holdfast.core.journal.tables import PROJECTIONS, check_lookup
@@ -38,17 +40,18 @@ from holdfast.core.search.documents import (
     artifact_id,
     decode_beginning,
 )
+from holdfast.core.search.words import content_text
 from holdfast.errors import Closed, Corrupt, NotFound, Refused
 from holdfast.journal.memory import tables
 from holdfast.journal.memory.search import MemoryTextIndex
 from holdfast.journal.memory.tables import MemoryTables
+from holdfast.journal.text_index import IndexedEvent, IndexLookups
 from holdfast.ports.capabilities import BACKUP, GROUPS
 from holdfast.records.batches import (
     AppendResult,
     Artifact,
     Batch,
     BatchPart,
-    ColumnValue,
     Head,
     HeadQuery,
     PartPlacement,
@@ -61,6 +64,7 @@ from holdfast.records.batches import (
 )
 from holdfast.records.entries import Edge, EdgeQuery, EntryPageQuery
 from holdfast.records.events.envelope import SealedEvent, Source, StoredEvent
+from holdfast.records.events.sessions import MessageContent
 from holdfast.records.frames import LIVE_STATUSES, StreamState
 from holdfast.records.reports import Erasure, EventQuery, Finding, Progress, Subject
 from holdfast.records.settings import Settings
@@ -70,17 +74,6 @@ BodyReader = Callable[[str, bytes], bytes | None]
 """A function that returns the body of a tenant's artifact, or None."""
 Stream = tuple[str, str]
 JournalItem = tuple[str, StoredEvent | Subject | Artifact]
-
-
-class MemoryUndo(msgspec.Struct, frozen=True, kw_only=True):
-    """The state before a batch, of everything it may change; None means absent."""
-
-    batch: Batch
-    position: int
-    heads: dict[str, Any]
-    lengths: dict[str, int | None]
-    subjects: int | None
-    artifacts: dict[bytes, Any]
 
 
 class MemoryJournal:
@@ -100,19 +93,22 @@ class MemoryJournal:
         self._events: dict[int, StoredEvent] = {}
         self._position = 0
         self._unindexed: list[StoredEvent] = []
-        self._streams: dict[Stream, list[int]] = {}
+        self._versions: dict[tuple[str, str, int], int] = {}
         self._heads: dict[Stream, Head] = {}
         self._keys: dict[tuple[str, str, str], int] = {}
         self._ids: dict[tuple[str, bytes], int] = {}
-        self._subjects: dict[str, list[Subject]] = {}
+        self._subjects: dict[str, tuple[Subject, ...]] = {}
         self._artifacts: dict[tuple[str, bytes], Artifact] = {}
         self._source_bodies: BodyReader = lambda tenant, name: None
         self._renewals: dict[Stream, int] = {}
-        self._tables = MemoryTables()
+        self._tables = MemoryTables(self._artifacts)
         self._texts = MemoryTextIndex() if self._indexed else None
         self._vectors: dict[tuple[str, str, str], dict[int, tuple[bytes, bytes]]] = {}
         """Digest and vector of a text, by tenant, stream and embedder, then by the event."""
-        self._pending_undo: MemoryUndo | None = None
+        self._changes: list[tuple[dict[Any, Any], Any, Any]] = []
+        """What the last write changed: a mapping, the key, and the value before; None means absent."""
+        self._undo_to: int | None = None
+        """The position to which a failed write is still to be rolled back."""
 
     # writing
 
@@ -150,10 +146,7 @@ class MemoryJournal:
             problem = find_key_conflict(part, stored) if stored else key_mismatch_error(part)
             if problem is not None:
                 raise problem
-        placed = (
-            PartPlacement(stream=s[0].stream, first=s[0].version, last=s[-1].version, seq=s[-1].seq) for s in found
-        )
-        return AppendResult(parts=tuple(placed), repeated=True)
+        return AppendResult(parts=tuple(map(_place_events, found)), repeated=True)
 
     def _find_stored(self, tenant: str, part: BatchPart) -> list[StoredEvent]:
         if part.key is not None:
@@ -163,20 +156,23 @@ class MemoryJournal:
 
     def _write(self, batch: Batch, heads: dict[str, Head]) -> AppendResult:
         """Write a batch, all of it or nothing, even if interrupted halfway."""
-        before = self._prepare_undo(batch)
+        position = self._position
+        self._changes.clear()
+        self._tables.mark()
+        if self._texts is not None:
+            self._texts.begin()
         try:
             return self._apply_batch(batch, heads)
         except BaseException:
-            self._pending_undo = before
-            self._roll_back(before)
+            self._undo_to = position
+            self._roll_back(position)
             raise
 
     def _apply_batch(self, batch: Batch, heads: dict[str, Head]) -> AppendResult:
         written: list[StoredEvent] = []
         placed: list[PartPlacement] = []
         for artifact in batch.artifacts:
-            self._tables.known_artifacts.add((batch.tenant, artifact.name))
-            self._artifacts[batch.tenant, artifact.name] = artifact
+            self._set(self._artifacts, (batch.tenant, artifact.name), artifact)
         for part in batch.parts:
             head = heads[part.stream]
             seq = self._position + len(written) + 1
@@ -185,12 +181,11 @@ class MemoryJournal:
                 self._project(event, sealed.facts_record)
             heads[part.stream] = replace(after, id=head.id)
             written.extend(events)
-            placed.append(
-                PartPlacement(stream=part.stream, first=events[0].version, last=events[-1].version, seq=events[-1].seq)
-            )
+            placed.append(_place_events(events))
         self._add_events(written)
         self._index(written)
-        self._heads.update({(batch.tenant, stream): head for stream, head in heads.items()})
+        for stream, head in heads.items():
+            self._set(self._heads, (batch.tenant, stream), head)
         return AppendResult(parts=tuple(placed))
 
     def _project(self, event: StoredEvent, facts: Any) -> None:
@@ -199,76 +194,54 @@ class MemoryJournal:
 
     def _add_events(self, events: Iterable[StoredEvent]) -> None:
         for event in events:
-            self._events[event.seq] = event
+            self._set(self._events, event.seq, event)
             self._position = event.seq
-            self._streams.setdefault((event.tenant, event.stream), []).append(event.seq)
-            self._ids[event.tenant, event.id] = event.seq
+            self._set(self._versions, (event.tenant, event.stream, event.version), event.seq)
+            self._set(self._ids, (event.tenant, event.id), event.seq)
             if event.key is not None:
-                self._keys[event.tenant, event.stream, event.key] = event.seq
+                self._set(self._keys, (event.tenant, event.stream, event.key), event.seq)
 
     def _pseudonym(self, tenant: str, name: str) -> int:
-        subjects = self._subjects.setdefault(tenant, [])
+        subjects = self._subjects.get(tenant, ())
         for subject in subjects:
             if subject.name == name:
                 return subject.id
-        subjects.append(Subject(id=len(subjects) + 1, name=name))
-        return len(subjects)
+        self._set(self._subjects, tenant, (*subjects, Subject(id=len(subjects) + 1, name=name)))
+        return len(subjects) + 1
+
+    def _set(self, kept: dict[Any, Any], key: Any, value: Any) -> None:
+        self._changes.append((kept, key, kept.get(key)))
+        kept[key] = value
 
     # all or nothing
 
     def _open(self) -> AbstractContextManager[object]:
         if self._closed:
             raise Closed
-        if self._pending_undo is not None:
+        if self._undo_to is not None:
             self._finish_rollback()
         return self._lock.lock
 
     def _finish_rollback(self) -> None:
         """Roll back a failed write whose own rollback was interrupted."""
         with self._lock.lock:
-            if self._pending_undo is not None:
-                self._roll_back(self._pending_undo)
+            if self._undo_to is not None:
+                self._roll_back(self._undo_to)
 
-    def _prepare_undo(self, batch: Batch) -> MemoryUndo:
-        """Note the state to return to if a batch cannot be written whole."""
-        tenant, streams = batch.tenant, [part.stream for part in batch.parts]
-        before = MemoryUndo(
-            batch=batch,
-            position=self._position,
-            heads={stream: self._heads.get((tenant, stream)) for stream in streams},
-            lengths={stream: _length_or_none(self._streams.get((tenant, stream))) for stream in streams},
-            subjects=_length_or_none(self._subjects.get(tenant)),
-            artifacts={one.name: self._artifacts.get((tenant, one.name)) for one in batch.artifacts},
-        )
-        self._tables.mark()
-        if self._texts is not None:
-            self._texts.begin()
-        return before
-
-    def _roll_back(self, before: MemoryUndo) -> None:
-        """Return to the noted state. Every step may be repeated."""
-        tenant, at = before.batch.tenant, before.position
-        self._position = at
+    def _roll_back(self, position: int) -> None:
+        """Take back what the last write changed, newest first. Every step may be repeated."""
         self._tables.undo()
         if self._texts is not None:
             self._texts.roll_back()
-        events = [event for part in before.batch.parts for event in part.events]
-        for seq, event in enumerate(events, at + 1):
-            self._events.pop(seq, None)
-            if self._ids.get((tenant, event.id), 0) > at:
-                del self._ids[tenant, event.id]
-        for part in before.batch.parts:
-            name = (tenant, part.stream)
-            if part.key is not None and self._keys.get((*name, part.key), 0) > at:
-                del self._keys[(*name, part.key)]
-            _restore_value(self._heads, name, before.heads[part.stream])
-            _truncate_list(self._streams, name, before.lengths[part.stream])
-        _truncate_list(self._subjects, tenant, before.subjects)
-        for artifact, known in before.artifacts.items():
-            _restore_value(self._artifacts, (tenant, artifact), known)
-            if known is None:
-                self._tables.known_artifacts.discard((tenant, artifact))
-        self._pending_undo = None
+        while self._changes:
+            kept, key, before = self._changes[-1]
+            if before is None:
+                kept.pop(key, None)
+            else:
+                kept[key] = before
+            self._changes.pop()
+        self._position = position
+        self._undo_to = None
 
     # reading
 
@@ -327,9 +300,15 @@ class MemoryJournal:
 
     def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
         with self._open():
-            known = next((one.id for one in self._subjects.get(tenant, ()) if one.name == query.user), -1)
-            every = tables.iterate_sessions(self._tables, tenant, self._event_at, self._heads)
-            return tables.list_sessions(every, query, known)
+            user = next((one.id for one in self._subjects.get(tenant, ()) if one.name == query.user), -1)
+            found = [
+                row
+                for row in tables.iterate_sessions(self._tables, tenant, self._event_at, self._heads)
+                if row.place < query.before
+                and (query.user is None or row.user == user)
+                and query.status in (None, row.status)
+            ]
+            return sorted(found, key=lambda row: row.place, reverse=True)[: query.limit]
 
     def idle_sessions(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
         with self._open():
@@ -359,12 +338,12 @@ class MemoryJournal:
 
     def read(self, query: EventQuery) -> list[StoredEvent]:
         with self._open():
+            until = sys.maxsize if query.until is None else query.until
             if query.stream is None:
-                events = self._events.values()
-                found = [event for event in events if event.tenant == query.tenant and _is_within(query, event.seq)]
+                own = (event for event in self._events.values() if event.tenant == query.tenant)
+                found = [event for event in own if query.after < event.seq <= until]
             else:
-                seqs = self._streams.get((query.tenant, query.stream), [])
-                found = [self._events[seq] for seq in seqs if _is_within(query, self._events[seq].version)]
+                found = self._stream_events(query.tenant, query.stream, query.after, until)
             if query.types:
                 found = [event for event in found if event.type in query.types]
             if query.backwards:
@@ -382,6 +361,13 @@ class MemoryJournal:
         """Return the events of one append to one stream, as far as they are held."""
         return [self._events[at] for at in range(seq, seq + count) if at in self._events]
 
+    def _stream_events(self, tenant: str, stream: str, after: int = 0, until: int = sys.maxsize) -> list[StoredEvent]:
+        """Return the events of a stream between two versions, as far as they are held."""
+        head = self._heads.get((tenant, stream))
+        versions = range(after + 1, min(until, 0 if head is None else head.version) + 1)
+        found = (self._versions.get((tenant, stream, version)) for version in versions)
+        return [self._events[seq] for seq in found if seq is not None]
+
     def snapshot(self) -> AbstractContextManager[object]:
         return self._open()
 
@@ -397,18 +383,23 @@ class MemoryJournal:
 
     def _index(self, events: Iterable[StoredEvent]) -> None:
         if self._texts is not None:
-            self._texts.index(events, self._previous_message, self._previous_entry, self._artifact_beginning)
+            lookups = IndexLookups(self._previous_text, self._previous_entry, self._artifact_beginning)
+            self._texts.index(events, lookups)
 
-    def _previous_message(self, event: StoredEvent) -> bytes | None:
+    def _previous_text(self, placed: IndexedEvent) -> str:
         """Return the message before this one as of its append, ignoring later retractions: the same at any time."""
+        event = placed.event
         for version in range(event.version - 1, 0, -1):
-            row = self._tables.row(event.tenant, event.stream, "messages", (version,))
-            if row is not None and _was_in_thread(row["retracted"], event.version):
-                return self._event_at(event.tenant, event.stream, version).content
-        return None
+            row: Any = self._tables.row(event.tenant, event.stream, "messages", (version,))
+            if row is not None and (row["retracted"] is None or row["retracted"] > event.version):
+                content = self._event_at(event.tenant, event.stream, version).content
+                beginning = partial(self._artifact_beginning, placed)
+                return "" if content is None else content_text(decode(content, MessageContent), beginning)
+        return ""
 
-    def _artifact_beginning(self, tenant: str, name: str) -> str:
+    def _artifact_beginning(self, placed: IndexedEvent, name: str) -> str:
         """Return the beginning of a text in an artifact, here or in the journal that this one is an excerpt of."""
+        tenant = placed.event.tenant
         kept = self._artifacts.get((tenant, artifact_id(name)))
         if kept is None or kept.erased:
             return ""
@@ -417,7 +408,8 @@ class MemoryJournal:
         except (NotFound, Corrupt):
             return ""  # Its file is lost there; the rest can still be searched.
 
-    def _previous_entry(self, event: StoredEvent, key: str) -> int | None:
+    def _previous_entry(self, placed: IndexedEvent, key: str) -> int | None:
+        event = placed.event
         versions = tables.list_revisions(self._tables, event.tenant, event.stream, key, event.version)
         return self._event_at(event.tenant, event.stream, versions[0]).seq if versions else None
 
@@ -431,8 +423,7 @@ class MemoryJournal:
         return None if event.content is None else event
 
     def _event_at(self, tenant: str, stream: str, version: Any) -> StoredEvent:
-        seq: int = self._streams[tenant, stream][version - 1]
-        return self._events[seq]
+        return self._events[self._versions[tenant, stream, version]]
 
     def entries(self, tenant: str, stream: str, page: EntryPageQuery) -> list[StoredEvent]:
         with self._open():
@@ -461,9 +452,14 @@ class MemoryJournal:
 
     def scopes(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
         with self._open():
-            rows = tables.list_live_entries(self._tables, tenant, now, after)
-            held = (stream for stream, version in rows if self._event_with_content(tenant, stream, version))
-            return sorted(set(held))[:limit]
+            held = {
+                stream
+                for stream, row in self._tables.tenant_rows(tenant, "state")
+                if stream > after
+                and (row["expires_at"] is None or row["expires_at"] > now)
+                and self._event_with_content(tenant, stream, row["version"])
+            }
+            return sorted(held)[:limit]
 
     def search(self, tenant: str, search: TextSearch) -> list[Hit]:
         with self._open():
@@ -495,7 +491,8 @@ class MemoryJournal:
     def find_unembedded(self, tenant: str, stream: str, embedder: str, limit: int) -> list[StoredEvent]:
         with self._open():
             newest = max(self._vectors.get((tenant, stream, embedder), ()), default=0)
-            hits = (self._make_hit(seq, 0.0) for seq in self._streams.get((tenant, stream), ()) if seq > newest)
+            later = (event.seq for event in self._stream_events(tenant, stream) if event.seq > newest)
+            hits = (self._make_hit(seq, 0.0) for seq in later)
             found = [
                 hit.event
                 for hit in hits
@@ -562,12 +559,12 @@ class MemoryJournal:
     def _copy_item(self, tenant: str, item: Any) -> bool:
         """Copy one item in as it is; return True if it is an event."""
         if isinstance(item, Subject):
-            self._subjects.setdefault(tenant, []).append(item)
+            self._subjects[tenant] = (*self._subjects.get(tenant, ()), item)
         elif isinstance(item, Artifact):
             self._artifacts[tenant, item.name] = item
-            self._tables.known_artifacts.add((tenant, item.name))
         else:
             self._add_events([item])
+            self._changes.clear()
             self._project(item, decode_facts(item.type, item.schema, item.facts))
             self._heads[tenant, item.stream] = advance_head(self._head(tenant, item.stream), item)
             return True
@@ -623,12 +620,13 @@ class MemoryJournal:
             if self._texts is not None:
                 # Short messages are indexed with the end of the message before them: reindex these threads.
                 lines = {stored.stream for stored in theirs if stored.type == MESSAGE_APPENDED}
-                said = [self._events[seq] for line in sorted(lines) for seq in self._streams[tenant, line]]
+                said = [event for line in sorted(lines) for event in self._stream_events(tenant, line)]
                 self._texts.remove(tenant, seqs)
                 self._index(event for event in said if event.type == MESSAGE_APPENDED)
             for name in doomed:
                 self._artifacts[tenant, name] = replace(self._artifacts[tenant, name], body=None, erased=True)
-            self._subjects[tenant][known.id - 1] = Subject(id=known.id, name=None)
+            forgotten = Subject(id=known.id, name=None)
+            self._subjects[tenant] = tuple(forgotten if one is known else one for one in self._subjects[tenant])
         for callback in list(self._watchers):
             callback()
         return Erasure(subject=known.id, events=count, artifacts=len(doomed))
@@ -636,9 +634,8 @@ class MemoryJournal:
     def _artifacts_only_in(self, tenant: str, places: set[tuple[str, int]]) -> list[bytes]:
         inside: set[bytes] = set()
         outside: set[bytes] = set()
-        for owner, stream, row in self._tables.all_rows("artifact_refs"):
-            if owner == tenant:
-                (inside if (stream, row["stream_version"]) in places else outside).add(row["artifact"])  # type: ignore[arg-type]
+        for stream, row in self._tables.tenant_rows(tenant, "artifact_refs"):
+            (inside if (stream, row["stream_version"]) in places else outside).add(row["artifact"])
         return [name for name in inside - outside if not self._artifacts[tenant, name].erased]
 
     def count(self) -> int:
@@ -654,12 +651,11 @@ class MemoryJournal:
         with self._open():
             changed = {(event.tenant, event.stream) for seq, event in self._events.items() if seq > since}
             events = [event for event in self._events.values() if (event.tenant, event.stream) in changed]
-            fresh = MemoryTables()
-            fresh.known_artifacts = set(self._artifacts)
+            fresh = MemoryTables(self._artifacts)
             self._tables, old = fresh, self._tables
             try:
-                for table in PROJECTIONS:
-                    for tenant, stream, row in old.iterate_rows(table.name):
+                for table, tenant in product(PROJECTIONS, {tenant for tenant, _ in self._heads}):
+                    for stream, row in old.tenant_rows(tenant, table.name):
                         if (tenant, stream) not in changed:
                             fresh.apply(tenant, stream, RowInsert(table.name, row))
                 for done, event in enumerate(events, 1):
@@ -683,28 +679,6 @@ class MemoryJournal:
         self._closed = True
 
 
-def _was_in_thread(retracted: ColumnValue, at: int) -> bool:
-    """Return True if a message was part of its thread at a version."""
-    return retracted is None or int(retracted) > at
-
-
-def _is_within(query: EventQuery, place: int) -> bool:
-    return place > query.after and (query.until is None or place <= query.until)
-
-
-def _length_or_none(found: list[Any] | None) -> int | None:
-    return None if found is None else len(found)
-
-
-def _restore_value(kept: dict[Any, Any], key: Any, value: Any) -> None:
-    if value is None:
-        kept.pop(key, None)
-    else:
-        kept[key] = value
-
-
-def _truncate_list(kept: dict[Any, Any], key: Any, length: int | None) -> None:
-    if length is None:
-        kept.pop(key, None)
-    elif key in kept:
-        del kept[key][length:]
+def _place_events(events: Sequence[StoredEvent]) -> PartPlacement:
+    first, last = events[0], events[-1]
+    return PartPlacement(stream=first.stream, first=first.version, last=last.version, seq=last.seq)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import apsw
 
-from holdfast.core.journal.codec import decode, decode_facts
+from holdfast.core.journal.codec import decode_facts
 from holdfast.core.search.documents import Hit, TextSearch
-from holdfast.core.search.words import content_text
 from holdfast.journal import text_index
 from holdfast.journal.text_index import IndexedEvent, IndexLookups
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.records.events.sessions import MessageContent
 from holdfast.sqlite.fts import tenant_index
 
 
@@ -42,24 +39,9 @@ class MemoryTextIndex:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    def index(
-        self,
-        events: Iterable[StoredEvent],
-        previous: Callable[[StoredEvent], bytes | None],
-        replaced: Callable[[StoredEvent, str], int | None],
-        beginning: Callable[[str, str], str],
-    ) -> None:
+    def index(self, events: Iterable[StoredEvent], lookups: IndexLookups) -> None:
         """Index the events that were written."""
-
-        def before(placed: IndexedEvent) -> str:
-            content = previous(placed.event)
-            return "" if content is None else content_text(decode(content, MessageContent), partial(begins, placed))
-
-        def begins(placed: IndexedEvent, name: str) -> str:
-            return beginning(placed.event.tenant, name)
-
         placed = [self._locate(event) for event in events if event.type in text_index.INDEXED_TYPES]
-        lookups = IndexLookups(before, lambda one, key: replaced(one.event, key), begins)
         for tenant, gone, rows in text_index.index_events(placed, lookups):
             tenant_index(self._connection, tenant).apply(gone, rows)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 from holdfast.core.journal.load import row_usage
 from holdfast.core.journal.row_changes import add_amounts
@@ -22,7 +22,6 @@ from holdfast.records.batches import (
     RowReplace,
     RowUpdate,
     RowWithStream,
-    SessionQuery,
     SessionRow,
 )
 from holdfast.records.entries import EdgeQuery, EntryPageQuery
@@ -34,14 +33,14 @@ StreamRow = tuple[str, Row]
 
 
 class MemoryTables:
-    """Every projection: (tenant, key) → (stream, row)."""
+    """Every projection: (tenant, key) → (stream, row). Rows may refer to `artifacts`, by tenant and name."""
 
-    def __init__(self) -> None:
+    def __init__(self, artifacts: Container[tuple[str, bytes]]) -> None:
         self._rows: dict[str, dict[Key, StreamRow]] = {table.name: {} for table in PROJECTIONS}
         self._of: dict[tuple[str, str, str], dict[Key, None]] = {}
         self._histories: dict[tuple[str, str, str], list[int]] = {}
         self._log: list[tuple[str, Key, StreamRow | None, StreamRow | None]] = []
-        self.known_artifacts: set[tuple[str, bytes]] = set()
+        self._artifacts = artifacts
 
     def mark(self) -> None:
         """Set the point to which `undo` returns."""
@@ -83,7 +82,7 @@ class MemoryTables:
         kept = self._rows[table].get(self._key(TABLES[table], tenant, stream, key))
         return None if kept is None else kept[1]
 
-    def stream_rows(self, tenant: str, stream: str, table: str) -> list[Row]:
+    def stream_rows(self, tenant: str, stream: str, table: str) -> list[Any]:
         """Return the rows of one stream."""
         rows = self._rows[table]
         return [rows[key][1] for key in self._of.get((table, tenant, stream), ())]
@@ -94,9 +93,9 @@ class MemoryTables:
         for tenant, stream, _, row in sorted(found, key=lambda item: item[:3]):
             yield tenant, stream, row
 
-    def iterate_rows(self, table: str) -> Iterator[tuple[str, str, Row]]:
-        """Yield every row, in any order."""
-        return ((key[0], stream, row) for key, (stream, row) in self._rows[table].items())
+    def tenant_rows(self, tenant: str, table: str) -> Iterator[tuple[str, Any]]:
+        """Yield the rows of one tenant with their streams, in any order."""
+        return (kept for key, kept in self._rows[table].items() if key[0] == tenant)
 
     def history(self, tenant: str, stream: str, key: str) -> list[int]:
         """Return the versions at which a key of a stream was changed, in order."""
@@ -135,14 +134,8 @@ class MemoryTables:
     def _check_references(self, table: Table, tenant: str, row: Row) -> None:
         for column, target in table.references:
             value: Any = row[column]
-            if value is None:
-                continue
-            known = (
-                (tenant, value) in self.known_artifacts
-                if target == "artifacts"
-                else (tenant, value) in self._rows[target]
-            )
-            if not known:
+            known: Container[Any] = self._artifacts if target == "artifacts" else self._rows[target]
+            if value is not None and (tenant, value) not in known:
                 raise Refused(
                     f"{table.name}.{column} refers to a row of {target} that is not there. Nothing was written."
                 )
@@ -164,13 +157,12 @@ def select_rows(tables: MemoryTables, tenant: str, query: RowQuery) -> list[RowW
     found: list[tuple[str, Any]]
     if query.stream is None:
         key = TABLES[query.table].key
-        rows = ((stream, row) for owner, stream, row in tables.all_rows(query.table) if owner == tenant)
-        found = [(stream, row) for stream, row in rows if cast(bytes, row[key[0]]) > query.after_key]
-        found.sort(key=lambda item: [item[1][name] for name in key])
+        found = [item for item in tables.tenant_rows(tenant, query.table) if item[1][key[0]] > query.after_key]
+        found.sort(key=lambda item: ([item[1][name] for name in key], item[0]))
     else:
-        rows = ((query.stream, row) for row in tables.stream_rows(tenant, query.stream, query.table))
-        found = [(stream, row) for stream, row in rows if query.after < _to_int(row["version"]) <= query.until]
-        found.sort(key=lambda item: _to_int(item[1]["version"]), reverse=query.backwards)
+        found = [(query.stream, row) for row in tables.stream_rows(tenant, query.stream, query.table)]
+        found = [item for item in found if query.after < item[1]["version"] <= query.until]
+        found.sort(key=lambda item: item[1]["version"], reverse=query.backwards)
     return [item for item in found if query.column is None or item[1][query.column] == query.value][: query.limit]
 
 
@@ -182,78 +174,58 @@ def iterate_sessions(
 ) -> Iterator[SessionRow]:
     """Yield every session with the totals of its threads."""
     by_session = _threads_by_session(tables, tenant)
-    for owner, stream, row in tables.iterate_rows("sessions"):
+    for stream, row in tables.tenant_rows(tenant, "sessions"):
         lines = by_session.get(stream)
-        if owner != tenant or not lines:
+        if not lines:
             continue
-        newest, line = max((_to_int(thread["newest_at"]), heads[tenant, name].id) for name, thread in lines)
-        model: Any = row["model"]
-        title: Any = row["title_version"]
+        newest, line = max((thread["newest_at"], heads[tenant, name].id) for name, thread in lines)
         yield SessionRow(
             stream=stream,
-            status=str(row["status"]),
-            model=model,
-            user=event_at(tenant, stream, _to_int(row["opened_version"])).user,
-            opened_at=_to_int(row["opened_at"]),
+            status=row["status"],
+            model=row["model"],
+            user=event_at(tenant, stream, row["opened_version"]).user,
+            opened_at=row["opened_at"],
             active_at=newest,
-            title_version=title,
-            messages=sum(_to_int(thread["messages"]) for _, thread in lines),
+            title_version=row["title_version"],
+            messages=sum(thread["messages"] for _, thread in lines),
             threads=len(lines),
             usage=sum((row_usage(thread) for _, thread in lines), Usage(cost=0)),
             place=(newest, line),
         )
 
 
-def list_sessions(every: Iterator[SessionRow], query: SessionQuery, user: int) -> list[SessionRow]:
-    """Return the sessions that a query asks for, the most recently active first."""
-    found = [
-        row
-        for row in every
-        if row.place < query.before
-        and (query.user is None or row.user == user)
-        and (query.status is None or row.status == query.status)
-    ]
-    return sorted(found, key=lambda row: row.place, reverse=True)[: query.limit]
-
-
 def list_idle_sessions(tables: MemoryTables, tenant: str, now: int, after: str) -> list[str]:
     """Return open sessions that have been idle for their timeout."""
     found, by_session = [], _threads_by_session(tables, tenant)
-    for owner, stream, row in tables.iterate_rows("sessions"):
+    for stream, row in tables.tenant_rows(tenant, "sessions"):
         timeout = row["idle_timeout_ms"]
-        if owner == tenant and stream > after and row["status"] == "open" and isinstance(timeout, int):
-            newest = max((_to_int(thread["newest_at"]) for _, thread in by_session.get(stream, ())), default=now)
+        if stream > after and row["status"] == "open" and timeout is not None:
+            newest = max((thread["newest_at"] for _, thread in by_session.get(stream, ())), default=now)
             if timeout <= now - newest:
                 found.append(stream)
     return sorted(found)
 
 
-def _threads_by_session(tables: MemoryTables, tenant: str) -> dict[str, list[tuple[str, Row]]]:
+def _threads_by_session(tables: MemoryTables, tenant: str) -> dict[str, list[tuple[str, Any]]]:
     """Return the threads of every session from one scan; a scan per session would be quadratic."""
-    found: dict[str, list[tuple[str, Row]]] = {}
-    for owner, stream, row in tables.iterate_rows("threads"):
-        if owner == tenant and stream_kind(stream) == "thread":
+    found: dict[str, list[tuple[str, Any]]] = {}
+    for stream, row in tables.tenant_rows(tenant, "threads"):
+        if stream_kind(stream) == "thread":
             found.setdefault(stream.partition("/thread/")[0], []).append((stream, row))
     return found
 
 
-def _to_int(value: Any) -> int:
-    return int(value)
-
-
 def list_entries(tables: MemoryTables, tenant: str, stream: str, page: EntryPageQuery) -> list[Row]:
     """Return live entries in order of key."""
-    found = [row for row in tables.stream_rows(tenant, stream, "state") if _is_on_page(row, page)]
-    return sorted(found, key=lambda row: str(row["key"]))
-
-
-def _is_on_page(row: Any, page: EntryPageQuery) -> bool:
-    return (
-        row["key"].startswith(page.prefix)
+    found = [
+        row
+        for row in tables.stream_rows(tenant, stream, "state")
+        if row["key"].startswith(page.prefix)
         and (page.after is None or row["key"] > page.after)
         and (row["expires_at"] is None or row["expires_at"] > page.now)
-        and (page.lifetime is None or row["lifetime"] == page.lifetime)
-    )
+        and page.lifetime in (None, row["lifetime"])
+    ]
+    return sorted(found, key=lambda row: row["key"])
 
 
 def list_revisions(tables: MemoryTables, tenant: str, stream: str, key: str, before: int) -> list[int]:
@@ -264,23 +236,12 @@ def list_revisions(tables: MemoryTables, tenant: str, stream: str, key: str, bef
 
 def list_expired(tables: MemoryTables, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
     """Return (stream, key, version) of expired entries."""
-    rows: Iterator[tuple[str, str, Any]] = tables.iterate_rows("state")
     over = (
         (stream, row["key"], row["version"])
-        for owner, stream, row in rows
-        if owner == tenant and row["expires_at"] is not None and row["expires_at"] <= now
+        for stream, row in tables.tenant_rows(tenant, "state")
+        if row["expires_at"] is not None and row["expires_at"] <= now
     )
     return list(islice(over, limit))
-
-
-def list_live_entries(tables: MemoryTables, tenant: str, now: int, after: str) -> list[tuple[str, int]]:
-    """Return (stream, version) of entries that have not expired, in streams after one."""
-    rows: Iterator[tuple[str, str, Any]] = tables.iterate_rows("state")
-    return [
-        (stream, row["version"])
-        for owner, stream, row in rows
-        if owner == tenant and stream > after and (row["expires_at"] is None or row["expires_at"] > now)
-    ]
 
 
 def list_edges(tables: MemoryTables, tenant: str, query: EdgeQuery) -> list[RowWithStream]:
@@ -294,8 +255,8 @@ def list_edges(tables: MemoryTables, tenant: str, query: EdgeQuery) -> list[RowW
     else:
         found = [
             (stream, row)
-            for owner, stream, row in tables.all_rows("edges")
-            if owner == tenant and row["target_scope"] == query.scope and row["target"] in query.keys
+            for stream, row in tables.tenant_rows(tenant, "edges")
+            if row["target_scope"] == query.scope and row["target"] in query.keys
         ]
     kept = [item for item in found if not query.kinds or item[1]["kind"] in query.kinds]
     order = ("source", "kind", "target_scope", "target")
@@ -305,9 +266,7 @@ def list_edges(tables: MemoryTables, tenant: str, query: EdgeQuery) -> list[RowW
 def list_lanes(tables: MemoryTables, tenant: str, sink: str | None) -> list[RowWithStream]:
     """Return the first effect of every lane that has one."""
     first: dict[tuple[str, str], Any] = {}
-    for owner, stream, row in tables.all_rows("effects"):
-        if owner == tenant and sink in (None, row["sink"]):
-            known: Any = first.setdefault((str(row["sink"]), stream), row)
-            if known["version"] > row["version"]:
-                first[str(row["sink"]), stream] = row
+    for stream, row in sorted(tables.tenant_rows(tenant, "effects"), key=lambda item: item[1]["version"]):
+        if sink in (None, row["sink"]):
+            first.setdefault((row["sink"], stream), row)
     return [(stream, first[name, stream]) for name, stream in sorted(first)]

@@ -12,7 +12,7 @@ import apsw
 import msgspec
 
 from holdfast.core.journal.load import build_state
-from holdfast.core.journal.tables import EFFECTS, TABLES
+from holdfast.core.journal.tables import EFFECTS
 from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.errors import Closed, Corrupt, NotFound
 from holdfast.journal.sqlite import check as sqlite_check
@@ -33,16 +33,15 @@ from holdfast.records.batches import (
     Batch,
     Head,
     HeadQuery,
-    Row,
     RowQuery,
     RowWithStream,
     SessionQuery,
     SessionRow,
 )
 from holdfast.records.entries import Edge, EdgeQuery, EntryPageQuery
-from holdfast.records.events.envelope import SealedEvent, Source, StoredEvent
+from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.frames import StreamState
-from holdfast.records.reports import Erasure, EventQuery, Finding, Progress, Subject
+from holdfast.records.reports import EventQuery, Progress, Subject
 from holdfast.records.settings import Settings
 from holdfast.sqlite.connection import Durability, create_file, fetch_rows, require_sqlite
 from holdfast.sqlite.pool import SqlitePool
@@ -50,14 +49,6 @@ from holdfast.sqlite.pool import SqlitePool
 _MAX_SEQ = 2**63 - 1
 _JSON = msgspec.json.Encoder()
 _LAST_CHARACTER = "\U0010ffff"
-_FRAME_TABLES = (
-    "frame_handles",
-    "frame_results",
-    "frame_reservations",
-    "frame_calls",
-    "frame_children",
-    "suspended_frames",
-)
 
 
 class SqliteJournal:
@@ -66,12 +57,7 @@ class SqliteJournal:
     capabilities: frozenset[str] = frozenset({"shared", *(group.name for group in GROUPS)})
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        settings: Settings | None = None,
-        durability: Durability = "full",
-        vfs: str | None = None,
+        self, path: Path, *, settings: Settings | None = None, durability: Durability = "full", vfs: str | None = None
     ) -> None:
         require_sqlite()
         self.settings = settings or Settings()
@@ -132,8 +118,7 @@ class SqliteJournal:
         known = self.connections.pinned.heads  # Within a snapshot a head is asked for often and does not change.
         if known is not None and (tenant, stream) in known:
             return known[tenant, stream]
-        with self.connections.reader(once=True) as connection:
-            rows = fetch_rows(connection, queries()["head"], (tenant, stream))
+        rows = self._fetch("head", tenant, stream)
         head = _make_head(stream, rows[0]) if rows else None
         if known is not None:
             known[tenant, stream] = head
@@ -146,13 +131,10 @@ class SqliteJournal:
             name, values = "heads_by_name", (tenant, _JSON.encode(query.streams).decode())
         elif query.live:
             name, values = "live_heads", (tenant, query.after_id, query.limit)
-        with self.connections.reader(once=True) as connection:
-            rows = fetch_rows(connection, queries()[name], values)
-        return [_make_head(row[1], (row[0], *row[2:])) for row in rows]
+        return [_make_head(row[1], (row[0], *row[2:])) for row in self._fetch(name, *values)]
 
     def tenants(self, *, live: bool = False) -> list[str]:
-        with self.connections.reader(once=True) as connection:
-            names = [row[0] for row in fetch_rows(connection, queries()["live_tenants" if live else "tenant_ids"])]
+        names = [row[0] for row in self._fetch("live_tenants" if live else "tenant_ids")]
         if not all(isinstance(name, str) for name in names):
             raise Corrupt("A tenant has lost its name. Run `holdfast verify` and restore from a backup.")
         return sorted(names)
@@ -163,10 +145,7 @@ class SqliteJournal:
             if row is None:
                 return StreamState()
             number = self._tenant_id(connection, tenant)
-            frames = _row_dicts("frames", connection.execute(queries()["live_frames"], (number, row[0])))
-            rows: dict[str, list[Row]] = {"frames": frames, **{name: [] for name in _FRAME_TABLES}}
-            if frames:
-                rows.update(_frame_rows(connection, number, frames))
+            rows = sqlite_rows.load_frame_rows(connection, number, row[0])
             rows.update(sqlite_rows.load_state_rows(connection, number, row[0], stream))
         return build_state(_make_head(stream, row), rows)
 
@@ -192,12 +171,10 @@ class SqliteJournal:
             return [sqlite_rows.load_session(connection, tenant, row) for row in rows]
 
     def idle_sessions(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
-        with self.connections.reader(once=True) as connection:
-            return [name for (name,) in fetch_rows(connection, queries()["idle_sessions"], (tenant, after, now, limit))]
+        return [name for (name,) in self._fetch("idle_sessions", tenant, after, now, limit)]
 
     def entry(self, tenant: str, stream: str, key: str) -> StoredEvent | None:
-        with self.connections.reader(once=True) as connection:
-            rows = fetch_rows(connection, queries()["entry"], (tenant, stream, key))
+        rows = self._fetch("entry", tenant, stream, key)
         return event_from_row(rows[0], tenant, stream) if rows else None
 
     def entries(self, tenant: str, stream: str, page: EntryPageQuery) -> list[StoredEvent]:
@@ -205,34 +182,27 @@ class SqliteJournal:
         # A page begins behind the last key of the previous one, or at the prefix if that comes later.
         first, behind = (page.prefix, False) if page.after is None else max((page.prefix, False), (page.after, True))
         values = (tenant, stream, first, page.prefix + _LAST_CHARACTER, page.now, page.lifetime, page.limit, behind)
-        with self.connections.reader(once=True) as connection:
-            rows = fetch_rows(connection, queries()["entries"], values)
-        return [event_from_row(row, tenant, stream) for row in rows]
+        return [event_from_row(row, tenant, stream) for row in self._fetch("entries", *values)]
 
     def revisions(self, tenant: str, stream: str, key: str, before: int, limit: int) -> list[StoredEvent]:
-        with self.connections.reader(once=True) as connection:
-            rows = fetch_rows(connection, queries()["revisions"], (tenant, stream, key, before, limit))
+        rows = self._fetch("revisions", tenant, stream, key, before, limit)
         return [event_from_row(row, tenant, stream) for row in rows]
 
     def edges(self, tenant: str, query: EdgeQuery) -> list[StoredEvent]:
         kinds = _JSON.encode(query.kinds).decode() if query.kinds else None
-        values = (tenant, query.scope, _JSON.encode(query.keys).decode(), kinds, query.limit)
-        with self.connections.reader(once=True) as connection:
-            rows = fetch_rows(connection, queries()["edges_out" if query.direction == "out" else "edges_in"], values)
+        keys, name = _JSON.encode(query.keys).decode(), "edges_out" if query.direction == "out" else "edges_in"
+        rows = self._fetch(name, tenant, query.scope, keys, kinds, query.limit)
         return [event_from_row(row, tenant, row[-1]) for row in rows]
 
     def has_edge(self, tenant: str, edge: Edge) -> bool:
         name = (tenant, edge.scope, edge.source, edge.kind, edge.target_scope, edge.target)
-        with self.connections.reader(once=True) as connection:
-            return bool(fetch_rows(connection, queries()["linked"], name))
+        return bool(self._fetch("linked", *name))
 
     def find_expired(self, tenant: str, now: int, limit: int) -> list[tuple[str, str, int]]:
-        with self.connections.reader(once=True) as connection:
-            return fetch_rows(connection, queries()["expired"], (tenant, now, limit))
+        return self._fetch("expired", tenant, now, limit)
 
     def scopes(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
-        with self.connections.reader(once=True) as connection:
-            return [name for (name,) in fetch_rows(connection, queries()["scopes"], (tenant, now, after, limit))]
+        return [name for (name,) in self._fetch("scopes", tenant, now, after, limit)]
 
     def search(self, tenant: str, search: TextSearch) -> list[Hit]:
         with self.connections.reader() as connection:
@@ -276,18 +246,13 @@ class SqliteJournal:
             return fetch_rows(connection, queries()["vectors_after"], (tenant, stream, embedder, after))
 
     def drop_vectors(self, tenant: str, seqs: Sequence[int]) -> None:
-        def drop(connection: apsw.Connection) -> None:
-            if sqlite_search.has_vectors(connection):
-                connection.execute(queries()["drop_vectors"], (tenant, _JSON.encode(list(seqs)).decode()))
-
-        self.connections.transact(drop)
+        self.connections.transact(lambda connection: sqlite_search.erase_vectors(connection, tenant, seqs))
 
     def lanes(self, tenant: str, sink: str | None = None) -> list[RowWithStream]:
         # Without a sink: from the first name to a blob, which SQLite sorts behind every text.
         first, last = ("", b"") if sink is None else (sink, sink)
-        with self.connections.reader(once=True) as connection:
-            rows = fetch_rows(connection, queries()["lanes"], (tenant, first, last))
-        return [(row[0], dict(zip(EFFECTS.column_names, row[1:], strict=True))) for row in rows]
+        rows = self._fetch("lanes", tenant, first, last)
+        return [(stream, dict(zip(EFFECTS.column_names, row, strict=True))) for stream, *row in rows]
 
     def renew_lease(self, tenant: str, stream: str, epoch: int) -> bool:
         def renew(connection: apsw.Connection) -> bool:
@@ -297,8 +262,7 @@ class SqliteJournal:
         return self.connections.transact(renew)
 
     def renewals(self, tenant: str, stream: str) -> int:
-        with self.connections.reader(once=True) as connection:
-            rows = fetch_rows(connection, queries()["renewals"], (tenant, stream))
+        rows = self._fetch("renewals", tenant, stream)
         return int(rows[0][0]) if rows else 0
 
     def is_writable(self, within_ms: int) -> bool:
@@ -310,8 +274,7 @@ class SqliteJournal:
         way = "_backwards" if query.backwards else ""
         if query.stream is not None:
             values = (query.tenant, query.stream, query.after, until, types, query.limit)
-            with self.connections.reader(once=True) as connection:
-                rows = fetch_rows(connection, queries()[f"events_of_stream{way}"], values)
+            rows = self._fetch(f"events_of_stream{way}", *values)
             return [event_from_row(row, query.tenant, query.stream) for row in rows]
         name = "events_of_tenant"
         if len(query.types) == 1:  # A single type has its own index; several are filtered while walking the cursor.
@@ -322,9 +285,7 @@ class SqliteJournal:
         return [event_from_row(row, query.tenant, row[-1]) for row in rows]
 
     def events_by_key(self, tenant: str, stream: str, key: str) -> list[StoredEvent]:
-        with self.connections.reader(once=True) as connection:
-            rows = fetch_rows(connection, queries()["event_by_key"], (tenant, stream, key))
-        found = [event_from_row(row, tenant, stream) for row in rows]
+        found = [event_from_row(row, tenant, stream) for row in self._fetch("event_by_key", tenant, stream, key)]
         if not found or not found[0].rest:
             return found
         first, many = found[0].version, found[0].rest + 1
@@ -362,6 +323,11 @@ class SqliteJournal:
         self._watchers.append(callback)
         return lambda: self._watchers.remove(callback)
 
+    def _fetch(self, name: str, *values: Any) -> list[Any]:
+        """Return every row of a named query: a single statement, and so a snapshot by itself."""
+        with self.connections.reader(once=True) as connection:
+            return connection.execute(queries()[name], values).fetchall()
+
     def _tenant_id(self, connection: apsw.Connection, name: str) -> int:
         row = connection.execute("SELECT id FROM tenants WHERE name = ?", (name,)).fetchone()
         return -1 if row is None else int(row[0])
@@ -384,47 +350,30 @@ class SqliteJournal:
         self.files.write(tenant, name, body)
         return Artifact(name=name, size=len(body), at=at, body=None)
 
-    def withdraw_artifact(self, tenant: str, name: bytes) -> None:
-        maintenance.withdraw_artifact(self, tenant, name)
-
-    def collect(self, before_ms: int) -> int:
-        return maintenance.collect_artifacts(self, before_ms)
-
     def subjects(self, tenant: str, id: int | None = None) -> list[Subject]:
         first, last = (0, 2**62) if id is None else (id, id)
-        with self.connections.reader(once=True) as connection:
-            rows = fetch_rows(connection, queries()["subjects"], (tenant, first, last))
-        return [Subject(id=id, name=name) for id, name in rows]
+        return [Subject(id=id, name=name) for id, name in self._fetch("subjects", tenant, first, last)]
 
-    def erase(
-        self, tenant: str, subject: str, marker: Callable[[int, int, int], SealedEvent], source: Source
-    ) -> Erasure:
-        return sqlite_erase.erase_subject(self, tenant, subject, marker, source)
+    # the whole: functions of other modules that take the journal first are its methods
 
-    # the whole
+    withdraw_artifact = maintenance.withdraw_artifact
+    collect = maintenance.collect_artifacts
+    artifacts = maintenance.iterate_artifacts
+    rows = maintenance.iterate_rows
+    backup = maintenance.back_up
+    erase = sqlite_erase.erase_subject
+    check = sqlite_check.check_database
 
     def count(self) -> int:
         with self.connections.reader(once=True) as connection:
             ((events,),) = fetch_rows(connection, "SELECT count(*) FROM events")
         return int(events)
 
-    def rows(self, table: str) -> Iterator[tuple[str, str, Row]]:
-        return maintenance.iterate_rows(self, table)
-
     def rebuild(self, progress: Progress | None = None, since: int = 0) -> int:
         return sqlite_rebuild.rebuild_projections(self, progress, since)
 
-    def check(self) -> Iterator[Finding]:
-        return sqlite_check.check_database(self)
-
-    def artifacts(self) -> Iterator[tuple[str, Artifact]]:
-        return maintenance.iterate_artifacts(self)
-
     def restore(self, secret: bytes, items: Iterable[tuple[str, StoredEvent | Subject | Artifact]]) -> int:
         return maintenance.restore_items(self, secret, items)
-
-    def backup(self, target: Path, progress: Progress | None = None) -> None:
-        maintenance.back_up(self, target, progress)
 
     def close(self) -> None:
         self.connections.close()
@@ -442,16 +391,3 @@ def _make_head(stream: str, row: Sequence[Any]) -> Head:
         lease_ms=lease_ms,
         closed=bool(closed),
     )
-
-
-def _row_dicts(table: str, rows: Iterable[Sequence[Any]]) -> list[Row]:
-    names = ("tenant", "stream", *TABLES[table].column_names)
-    return [dict(zip(names, row, strict=True)) for row in rows]
-
-
-def _frame_rows(connection: apsw.Connection, tenant: int, frames: list[Row]) -> dict[str, list[Row]]:
-    ids = _JSON.encode([frame["frame_id"].hex() for frame in frames]).decode()  # type: ignore[union-attr]
-    found: dict[str, list[Row]] = {}
-    for name, sql in zip(_FRAME_TABLES, queries()["frame_parts"].split(";"), strict=True):
-        found[name] = _row_dicts(name, connection.execute(sql, (tenant, ids)))
-    return found

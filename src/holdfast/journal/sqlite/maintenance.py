@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,15 +33,14 @@ if TYPE_CHECKING:
     from holdfast.journal.sqlite.journal import SqliteJournal
 
 PAGES_PER_STEP = 512
-ITEMS_PER_STEP = 1_000
 
 
-def iterate_rows(journal: SqliteJournal, name: str) -> Iterator[tuple[str, str, Row]]:
+def iterate_rows(journal: SqliteJournal, table: str) -> Iterator[tuple[str, str, Row]]:
     """Yield all rows of a projection, in order of tenant, stream and key."""
-    table = TABLES[name]
+    names = TABLES[table].column_names
     with journal.connections.reader() as connection:
-        for tenant, stream, *values in connection.execute(select_all_sql(table)):
-            yield tenant, stream, dict(zip(table.column_names, values, strict=True))
+        for tenant, stream, *values in connection.execute(select_all_sql(TABLES[table])):
+            yield tenant, stream, dict(zip(names, values, strict=True))
 
 
 def iterate_artifacts(journal: SqliteJournal) -> Iterator[tuple[str, Artifact]]:
@@ -215,9 +213,8 @@ def restore_items(
             raise Refused("Only an empty journal can be restored into. Give the path of a new file.")
         connection.execute(queries()["update_meta"], (secret, meta_digest("secret", secret), "secret"))
         copy = _JournalCopy(connection, journal, secret)
-        rest = check_numbers(items)
-        while chunk := list(islice(rest, ITEMS_PER_STEP)):
-            copy.add_items(chunk)
+        for tenant, item in check_numbers(items):
+            copy.add_item(tenant, item)
         copy.finish()
         return copy.count
 
@@ -237,35 +234,23 @@ class _JournalCopy:
         self._heads: dict[tuple[str, str], Head] = {}
         self.count = 0
 
-    def add_items(self, items: Sequence[tuple[str, Any]]) -> None:
-        for tenant, item in items:
-            if isinstance(item, Subject):
-                self._add_subject(tenant, item)
-            elif isinstance(item, Artifact):
-                self._add_artifact(tenant, item)
-            else:
-                self._add_event(tenant, item)
+    def add_item(self, tenant: str, item: StoredEvent | Subject | Artifact) -> None:
+        if tenant not in self._tenants:
+            self._tenants[tenant] = len(self._tenants) + 1
+            self._connection.execute(queries()["insert_tenant"], (self._tenants[tenant], tenant))
+        number = self._tenants[tenant]
+        if isinstance(item, Subject):
+            digest = None if item.name is None else subject_digest(self._secret, item.name)
+            self._connection.execute(queries()["insert_subject"], (number, item.id, item.name, digest))
+        elif isinstance(item, Artifact):
+            if item.body is not None:
+                placed = self._journal.place_artifact(tenant, item.name, item.body, item.at)
+                item = replace(item, body=placed.body)
+            self._connection.execute(queries()["put_artifact"], artifact_row(item, number))
+        else:
+            self._add_event(tenant, number, item)
 
-    def _tenant_id(self, name: str) -> int:
-        if name not in self._tenants:
-            self._tenants[name] = len(self._tenants) + 1
-            self._connection.execute(queries()["insert_tenant"], (self._tenants[name], name))
-        return self._tenants[name]
-
-    def _add_subject(self, tenant: str, subject: Subject) -> None:
-        digest = None if subject.name is None else subject_digest(self._secret, subject.name)
-        self._connection.execute(
-            queries()["insert_subject"], (self._tenant_id(tenant), subject.id, subject.name, digest)
-        )
-
-    def _add_artifact(self, tenant: str, artifact: Artifact) -> None:
-        if artifact.body is not None:
-            placed = self._journal.place_artifact(tenant, artifact.name, artifact.body, artifact.at)
-            artifact = replace(artifact, body=placed.body)
-        self._connection.execute(queries()["put_artifact"], artifact_row(artifact, self._tenant_id(tenant)))
-
-    def _add_event(self, tenant: str, event: StoredEvent) -> None:
-        number = self._tenant_id(tenant)
+    def _add_event(self, tenant: str, number: int, event: StoredEvent) -> None:
         place = (tenant, event.stream)
         head = self._heads.get(place)
         if head is None:

@@ -22,6 +22,11 @@ from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.scope import parse_scope
 from holdfast.sqlite.connection import fetch_rows
 
+_FRAME_TABLES = (
+    *("frame_handles", "frame_results", "frame_reservations"),
+    *("frame_calls", "frame_children", "suspended_frames"),
+)
+
 
 def load_state_rows(connection: apsw.Connection, tenant: int, stream: int, name: str) -> dict[str, list[Row]]:
     """Return the rows that make up the state of a session or thread; none for other streams."""
@@ -29,11 +34,26 @@ def load_state_rows(connection: apsw.Connection, tenant: int, stream: int, name:
     if kind is None:
         return {}
     tables, block = (SESSION_TABLES, "session_rows") if kind == "session" else (THREAD_TABLES, "line_rows")
+    return _load_tables(connection, tables, block, (tenant, stream))
+
+
+def load_frame_rows(connection: apsw.Connection, tenant: int, stream: int) -> dict[str, list[Row]]:
+    """Return the rows of the live frames of a stream, and of everything that belongs to them."""
+    found = _load_tables(connection, ("frames",), "live_frames", (tenant, stream))
+    if not found["frames"]:
+        return found | {table: [] for table in _FRAME_TABLES}
+    ids = [frame["frame_id"].hex() for frame in found["frames"]]  # type: ignore[union-attr]
+    return found | _load_tables(connection, _FRAME_TABLES, "frame_parts", (tenant, msgspec.json.encode(ids).decode()))
+
+
+def _load_tables(
+    connection: apsw.Connection, tables: Sequence[str], block: str, values: tuple[Any, ...]
+) -> dict[str, list[Row]]:
+    """Return rows of several tables, by the statements of one block, in this order."""
     found: dict[str, list[Row]] = {}
     for table, sql in zip(tables, queries()[block].split(";"), strict=True):
         names = ("tenant", "stream", *TABLES[table].column_names)
-        rows = [dict(zip(names, row, strict=True)) for row in connection.execute(sql, (tenant, stream))]
-        found[table] = rows
+        found[table] = [dict(zip(names, row, strict=True)) for row in connection.execute(sql, values)]
     return found
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from functools import cache
-from pathlib import Path
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, cast
 
 import apsw
@@ -15,13 +15,7 @@ from holdfast.core.journal.codec import outer_hash
 from holdfast.errors import Corrupt
 from holdfast.journal.sqlite.artifacts import row_digest
 from holdfast.journal.sqlite.statements import migrations, queries
-from holdfast.sqlite.connection import (
-    FileFormat,
-    SchemaObjects,
-    build_schema,
-    read_schema_number,
-    write_transaction,
-)
+from holdfast.sqlite.connection import FileFormat, SchemaObjects, build_schema
 from holdfast.sqlite.fts import tenant_index
 
 APPLICATION_ID = 0x686F6C64  # "hold"
@@ -36,30 +30,17 @@ def latest_schema() -> int:
     return migrations()[-1][0]
 
 
-def prepare_schema(connection: apsw.Connection, path: Path) -> None:
-    """Bring a file to the newest schema, creating it in a new file. Safe with several processes."""
-    if recognise_schema(connection, path) == latest_schema():
-        return
-    for number, _, sql in migrations():
-        with write_transaction(connection):
-            # Another process may have done this while we waited for the lock.
-            if recognise_schema(connection, path) < number:
-                for _ in connection.execute(sql):
-                    pass
-                if number == 1:
-                    _mark_file(connection)
-                connection.pragma("user_version", number)
+def list_migrations() -> list[tuple[int, Callable[[apsw.Connection], None]]]:
+    """Return the number of each schema, and a function that migrates to it."""
+    return [(number, partial(_migrate, number=number, sql=sql)) for number, _, sql in migrations()]
 
 
-def recognise_schema(connection: apsw.Connection, path: Path) -> int:
-    """Return the schema's number, 0 for an empty file. Reads only: a foreign file is refused untouched."""
-    return read_schema_number(connection, path, "journal", APPLICATION_ID, latest_schema())
-
-
-def _mark_file(connection: apsw.Connection) -> None:
-    connection.pragma("application_id", APPLICATION_ID)
-    secret = secrets.token_bytes(SECRET_BYTES)
-    connection.execute(queries()["insert_meta"], ("secret", secret, meta_digest("secret", secret)))
+def _migrate(connection: apsw.Connection, number: int, sql: str) -> None:
+    for _ in connection.execute(sql):
+        pass
+    if number == 1:
+        secret = secrets.token_bytes(SECRET_BYTES)
+        connection.execute(queries()["insert_meta"], ("secret", secret, meta_digest("secret", secret)))
 
 
 def meta_digest(name: str, value: bytes) -> bytes:
@@ -101,8 +82,9 @@ def generalise_name(text: str) -> str:
 
 
 JOURNAL_FILE = FileFormat(
-    recognise_schema,
-    prepare_schema,
+    "journal",
+    APPLICATION_ID,
+    list_migrations,
     list_objects,
     generalise_name,
     functions={"holdfast_mac": (cast(Any, outer_hash), 2), "holdfast_row": (row_digest, -1)},

@@ -13,14 +13,7 @@ import apsw
 import msgspec
 
 from holdfast.core.journal.codec import decode, decode_facts
-from holdfast.core.search.documents import (
-    INDEXED_BYTES,
-    STATE_WRITTEN,
-    Hit,
-    TextSearch,
-    artifact_id,
-    decode_beginning,
-)
+from holdfast.core.search.documents import INDEXED_BYTES, STATE_WRITTEN, Hit, TextSearch, artifact_id, decode_beginning
 from holdfast.core.search.words import content_text, searchable_text
 from holdfast.journal import text_index
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
@@ -84,30 +77,26 @@ def search_texts(connection: apsw.Connection, tenant: str, wanted: TextSearch) -
         ((events,),) = fetch_rows(connection, queries()["position"])
         places = [stream for stream, _ in streams]
         mostly = bool(places) and sum(version for _, version in streams) >= MOSTLY_SHARE * events
-
-    def found(rows: Sequence[tuple[int, float]]) -> list[Hit]:
-        return load_hits(connection, tenant, number, rows)
-
-    return text_index.find_hits(index.match, places, wanted, found, mostly=mostly)
+    load = partial(load_hits, connection, tenant, number)
+    return text_index.find_hits(index.match, places, wanted, load, mostly=mostly)
 
 
 def load_hits(connection: apsw.Connection, tenant: str, number: int, rows: Sequence[tuple[int, float]]) -> list[Hit]:
     """Return events by their numbers, in the same order, with the facts that tell whether they are current."""
     wanted = _JSON.encode([seq for seq, _ in rows]).decode()
-    by_seq = {row[0]: row for row in fetch_rows(connection, queries()["hits"], (wanted, number))}
-    return [_make_hit(by_seq[seq], tenant, score) for seq, score in rows if seq in by_seq]
-
-
-def _make_hit(row: tuple[object, ...], tenant: str, score: float) -> Hit:
-    *event, stream, retracted, floor, current, expires_at = row
-    return Hit(
-        event=event_from_row(event, tenant, stream),  # type: ignore[arg-type]
-        score=score,
-        retracted=retracted,  # type: ignore[arg-type]
-        floor=floor or 0,  # type: ignore[arg-type]
-        current=bool(current),
-        expires_at=expires_at,  # type: ignore[arg-type]
-    )
+    scores, found = dict(rows), {}
+    for *event, stream, retracted, floor, current, expires_at in fetch_rows(
+        connection, queries()["hits"], (wanted, number)
+    ):
+        found[event[0]] = Hit(
+            event=event_from_row(event, tenant, stream),
+            score=scores[event[0]],
+            retracted=retracted,
+            floor=floor or 0,
+            current=bool(current),
+            expires_at=expires_at,
+        )
+    return [found[seq] for seq, _ in rows if seq in found]
 
 
 def list_indexed_tenants(connection: apsw.Connection) -> list[int]:

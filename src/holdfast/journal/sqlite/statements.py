@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 from holdfast.core.journal.tables import TABLES, Table
-from holdfast.records.batches import RowChange, RowDelete, RowIncrement, RowInsert, RowReplace, RowUpdate
+from holdfast.records.batches import RowChange, RowDelete, RowIncrement, RowInsert, RowReplace
 from holdfast.sqlite.connection import parse_queries
 
 _SQL = resources.files("holdfast.journal.sqlite") / "sql"
@@ -40,24 +40,19 @@ def migrations() -> tuple[tuple[int, str, str], ...]:
 
 def bind_change(change: RowChange, tenant: int, stream: int, suffix: str = "") -> tuple[str, tuple[Any, ...]]:
     """Return a row change as a statement and its values. `suffix` names shadow tables during a rebuild."""
-    if isinstance(change, RowUpdate):
-        columns, amounts = change.values, change.amounts
-        sql = _update_sql(change.table + suffix, TABLES[change.table], tuple(columns), tuple(amounts))
-        key = (*change.key, stream) if TABLES[change.table].per_stream else change.key
-        return sql, (*columns.values(), *amounts.values(), tenant, *key)
-    if isinstance(change, RowInsert):
-        return _insert_sql(change.table + suffix, tuple(change.row)), (tenant, stream, *change.row.values())
-    if isinstance(change, RowReplace):
-        sql = _replace_sql(change.table + suffix, TABLES[change.table], tuple(change.row))
+    table, name = TABLES[change.table], change.table + suffix
+    if isinstance(change, RowInsert | RowReplace):
+        columns, new = tuple(change.row), isinstance(change, RowInsert)
+        sql = _insert_sql(name, columns) if new else _upsert_sql(name, table, columns, "excluded.{0}")
         return sql, (tenant, stream, *change.row.values())
     if isinstance(change, RowIncrement):
-        table = TABLES[change.table]
-        sql = _bump_sql(change.table + suffix, table, tuple(change.amounts))
+        sql = _upsert_sql(name, table, (*table.key, *change.amounts), "{0} + excluded.{0}")
         return sql, (tenant, stream, *change.key, *change.amounts.values())
-    assert isinstance(change, RowDelete)
-    sql = _delete_sql(change.table + suffix, TABLES[change.table])
-    key = (*change.key, stream) if TABLES[change.table].per_stream else change.key
-    return sql, (tenant, *key)
+    key = (tenant, *change.key, stream) if table.per_stream else (tenant, *change.key)
+    if isinstance(change, RowDelete):
+        return _delete_sql(name, table), key
+    sql = _update_sql(name, table, tuple(change.values), tuple(change.amounts))
+    return sql, (*change.values.values(), *change.amounts.values(), *key)
 
 
 def key_columns(table: Table) -> tuple[str, ...]:
@@ -76,17 +71,11 @@ def _insert_sql(name: str, columns: tuple[str, ...]) -> str:
 
 
 @cache
-def _replace_sql(name: str, table: Table, columns: tuple[str, ...]) -> str:
+def _upsert_sql(name: str, table: Table, columns: tuple[str, ...], value: str) -> str:
+    """Return the statement that inserts a row, or changes each column of the row that is there to `value`."""
     others = [column for column in columns if column not in table.key] or [table.key[-1]]
-    values = ", ".join(f"{column} = excluded.{column}" for column in others)
+    values = ", ".join(f"{column} = {value.format(column)}" for column in others)
     return f"{_insert_sql(name, columns)} ON CONFLICT ({', '.join(key_columns(table))}) DO UPDATE SET {values}"
-
-
-@cache
-def _bump_sql(name: str, table: Table, columns: tuple[str, ...]) -> str:
-    values = ", ".join(f"{column} = {column} + excluded.{column}" for column in columns)
-    insert = _insert_sql(name, (*table.key, *columns))
-    return f"{insert} ON CONFLICT ({', '.join(key_columns(table))}) DO UPDATE SET {values}"
 
 
 @cache

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.journal.fold import fold_events
@@ -34,11 +35,7 @@ class ReadContract(JournalFixtures):
     def test_pages_run_both_ways_to_the_end(self, writer: Writer, journal: Journal) -> None:
         for number in range(25):
             writer.append(STREAM if number % 2 else OTHER, make_note(str(number)))
-        forwards = (
-            read_events(journal, limit=5)
-            + read_events(journal, after=5, limit=5)
-            + read_events(journal, after=10, limit=5)
-        )
+        forwards = [event for after in (0, 5, 10) for event in read_events(journal, after=after, limit=5)]
         backwards = read_events(journal, backwards=True, limit=100)
         assert [event.version for event in forwards] == list(range(1, 13))
         assert backwards == forwards[::-1]
@@ -72,13 +69,8 @@ class ReadContract(JournalFixtures):
     def test_streams_are_listed_in_order_of_name(self, writer: Writer, journal: Journal) -> None:
         for name in ("c", "a", "b"):
             writer.append(f"session/{name}", make_note())
-        assert [head.stream for head in journal.heads("default", HeadQuery(after="", limit=2))] == [
-            "session/a",
-            "session/b",
-        ]
-        assert [head.stream for head in journal.heads("default", HeadQuery(after="session/b", limit=2))] == [
-            "session/c"
-        ]
+        for after, names in (("", ["session/a", "session/b"]), ("session/b", ["session/c"])):
+            assert [head.stream for head in journal.heads("default", HeadQuery(after=after, limit=2))] == names
 
     def test_a_commit_moves_the_cursor_and_wakes_the_watchers(self, writer: Writer, journal: Journal) -> None:
         calls: list[int] = []
@@ -132,20 +124,12 @@ class FindContract(JournalFixtures):
         frame, question, token = _suspend_frame(writer, ACTOR)
         _suspend_frame(writer, "actor/other")
         for column, value in (("frame_id", frame), ("question_id", question), ("token_id", token)):
-            ((stream, row),) = journal.select(
-                "default", RowQuery(table="suspended_frames", column=column, value=value, limit=10)
-            )
+            query = RowQuery(table="suspended_frames", column=column, value=value, limit=10)
+            ((stream, row),) = journal.select("default", query)
             assert stream == ACTOR
             assert (row["frame_id"], row["question_id"], row["token_id"]) == (frame, question, token)
-            assert (
-                journal.select("acme", RowQuery(table="suspended_frames", column=column, value=value, limit=10)) == []
-            )
-            assert (
-                journal.select(
-                    "default", RowQuery(table="suspended_frames", column=column, value=bytes(len(value)), limit=10)
-                )
-                == []
-            )
+            assert journal.select("acme", query) == []
+            assert journal.select("default", replace(query, value=bytes(len(value)))) == []
 
     def test_rows_are_found_in_pages_in_order_of_key(self, writer: Writer, journal: Journal) -> None:
         made = sorted(_suspend_frame(writer, f"actor/a{number % 3}")[0] for number in range(7))

@@ -124,16 +124,12 @@ class ConversationContract(JournalFixtures):
         assert journal.sessions("default", SessionQuery()) == []
 
     def test_a_thread_that_begins_twice_is_refused_with_nothing_written(self, writer: Writer, journal: Journal) -> None:
-        opened = Draft(type="thread.opened", facts=ThreadOpened())
-        writer.append("session/s/thread/main", opened, make_message(1))
-        before = (dump_projections(journal), journal.position(), journal.load("default", "session/s/thread/main"))
+        opened, stream = Draft(type="thread.opened", facts=ThreadOpened()), "session/s/thread/main"
+        writer.append(stream, opened, make_message(1))
+        before = (dump_projections(journal), journal.position(), journal.load("default", stream))
         with pytest.raises(Refused):
-            writer.append("session/s/thread/main", make_message(2), opened)
-        assert (
-            dump_projections(journal),
-            journal.position(),
-            journal.load("default", "session/s/thread/main"),
-        ) == before
+            writer.append(stream, make_message(2), opened)
+        assert (dump_projections(journal), journal.position(), journal.load("default", stream)) == before
 
     @pytest.mark.parametrize("size", [300, 300_000])
     def test_a_text_that_lies_in_an_artifact_is_found_until_it_is_erased(
@@ -266,10 +262,8 @@ class SessionContract(JournalFixtures):
     def test_sessions_that_began_in_one_commit_are_told_apart(self, writer: Writer, journal: Journal) -> None:
         opened = Draft(type="session.opened", facts=event_sessions.SessionOpened(idle_timeout_ms=1))
         thread = Draft(type="thread.opened", facts=event_sessions.ThreadOpened())
-        parts = [(Scope.session(name).text, opened) for name in "abc"] + [
-            (_thread_stream(name), thread) for name in "abc"
-        ]
-        writer.write(*(StreamWrite(stream=stream, events=(draft,)) for stream, draft in parts))
+        sessions = [StreamWrite(stream=Scope.session(name).text, events=(opened,)) for name in "abc"]
+        writer.write(*sessions, *(StreamWrite(stream=_thread_stream(name), events=(thread,)) for name in "abc"))
         assert [_session_id(row) for row in _iterate_pages(journal, 1)] == ["c", "b", "a"]
         # A session without a thread has never been active: it is in no list, and is not idle.
         writer.append("session/without", opened)
@@ -329,9 +323,8 @@ class SessionContract(JournalFixtures):
         assert sorted(_list_ids(journal, user="alice")) == ["a1", "a2"]
         assert _list_ids(journal, user="bob") == ["b1"]
         assert _list_ids(journal, user="nobody") == []
-        assert [_session_id(row) for row in _iterate_pages(journal, 1, user="alice")] == _list_ids(
-            journal, user="alice"
-        )
+        paged = [_session_id(row) for row in _iterate_pages(journal, 1, user="alice")]
+        assert paged == _list_ids(journal, user="alice")
 
     def test_whoever_was_erased_is_found_no_more_and_their_sessions_stay(
         self, writer: Writer, journal: Journal

@@ -19,9 +19,8 @@ from holdfast.records.batches import RowQuery
 from holdfast.records.entries import Edge, EdgeQuery, EntryPageQuery
 from holdfast.records.events import state
 from holdfast.records.events.envelope import Draft, StoredEvent
-from holdfast.records.reports import EventQuery
 from holdfast.testing.generate_state import FAR_FUTURE_MS, KEYS, KINDS, SINKS, StateGenerator
-from holdfast.testing.journal_contract.fixtures import JournalFixtures, dump_projections
+from holdfast.testing.journal_contract.fixtures import JournalFixtures, dump_projections, read_events
 from holdfast.testing.writer import Writer
 
 SCOPE = "user/42"
@@ -39,15 +38,12 @@ def _write_random_state(writer: Writer, seed: int, steps: int = 150, scope: str 
     story = StateGenerator(Random(seed), writer.env.ids, scope, ("alice", "bob"))  # noqa: S311
     for _ in range(steps):
         writer.append(scope, *story.step())
-    return writer.env.journal.read(_query_all(scope))
+    return read_events(writer.env.journal, scope, limit=10_000)
 
 
-def _query_all(scope: str) -> EventQuery:
-    return EventQuery(tenant="default", stream=scope, limit=10_000)
-
-
-def _keys_and_versions(events: list[StoredEvent]) -> list[tuple[str, int]]:
-    return [(decode_event(event).facts.key, event.version) for event in events]
+def _list_entries(journal: Journal, now: int = NOW_MS, **page: Any) -> list[tuple[str, int]]:
+    found = require(journal, STATE).entries("default", SCOPE, EntryPageQuery(now=now, **page))
+    return [(decode_event(event).facts.key, event.version) for event in found]
 
 
 class StateContract(JournalFixtures):
@@ -63,9 +59,7 @@ class StateContract(JournalFixtures):
                 wanted[event.facts.key] = event.version
             elif event.type == "state.deleted":
                 wanted.pop(event.facts.key, None)
-        assert _keys_and_versions(reader.entries("default", SCOPE, EntryPageQuery(now=NOW_MS))) == sorted(
-            wanted.items()
-        )
+        assert _list_entries(journal) == sorted(wanted.items())
         for key in KEYS:
             found = reader.entry("default", SCOPE, key)
             assert (None if found is None else found.version) == wanted.get(key)
@@ -109,36 +103,22 @@ class StateContract(JournalFixtures):
 
     @pytest.mark.parametrize("seed", range(3))
     def test_pages_by_prefix_and_key_are_the_whole(self, writer: Writer, journal: Journal, seed: int) -> None:
-        reader = require(journal, STATE)
         _write_random_state(writer, seed)
         for prefix in ("", "user_", "user_%", "p", "P", "日", "\U0010ffff", "nothing"):
-            whole = _keys_and_versions(reader.entries("default", SCOPE, EntryPageQuery(now=NOW_MS, prefix=prefix)))
-            assert whole == [
-                item
-                for item in _keys_and_versions(reader.entries("default", SCOPE, EntryPageQuery(now=NOW_MS)))
-                if item[0].startswith(prefix)
-            ]
+            whole = _list_entries(journal, prefix=prefix)
+            assert whole == [item for item in _list_entries(journal) if item[0].startswith(prefix)]
             found: list[tuple[str, int]] = []
-            while True:
-                after = found[-1][0] if found else None
-                page = EntryPageQuery(now=NOW_MS, prefix=prefix, after=after, limit=2)
-                more = _keys_and_versions(reader.entries("default", SCOPE, page))
-                if not more:
-                    break
+            while more := _list_entries(journal, prefix=prefix, after=found[-1][0] if found else None, limit=2):
                 found += more
             assert found == whole
 
     def test_time_and_lifetime_are_honoured(self, writer: Writer, journal: Journal) -> None:
-        reader = require(journal, STATE)
         writer.append(
             SCOPE, make_write("a", 1, expires_at=100), make_write("b", 2, lifetime="session"), make_write("c", 3)
         )
-        for now, wanted in ((99, ["a", "b", "c"]), (100, ["b", "c"])):
-            assert [
-                key for key, _ in _keys_and_versions(reader.entries("default", SCOPE, EntryPageQuery(now=now)))
-            ] == wanted
-        page = EntryPageQuery(now=NOW_MS, lifetime="session")
-        assert [key for key, _ in _keys_and_versions(reader.entries("default", SCOPE, page))] == ["b"]
+        assert _list_entries(journal, now=99) == [("a", 1), ("b", 2), ("c", 3)]
+        assert _list_entries(journal, now=100) == [("b", 2), ("c", 3)]
+        assert _list_entries(journal, lifetime="session") == [("b", 2)]
 
     @pytest.mark.parametrize("seed", range(2))
     def test_the_history_of_a_key_is_every_event_that_changed_it(
@@ -222,19 +202,13 @@ class StateContract(JournalFixtures):
     def test_what_was_erased_is_neither_read_nor_found(self, writer: Writer, journal: Journal) -> None:
         vectors = require(journal, VECTORS)
         reader = require(journal, STATE)
-        draft = Draft(
-            type="state.written",
-            facts=state.StateWritten(key="x"),
-            content=state.ValueContent(value="a heliotrope"),
-            subject="carol",
-        )
-        writer.append(SCOPE, draft, make_write("y", "an iris"))
+        writer.append(SCOPE, replace(make_write("x", "a heliotrope"), subject="carol"), make_write("y", "an iris"))
         assert self._search_scope(journal, "heliotrope") == [(SCOPE, 1)]
         vectors.keep_vectors("default", SCOPE, "e", [(1, b"d", b"\1"), (2, b"f", b"\2")])
         artifacts.erase_subject(writer.env, "carol")
         assert self._search_scope(journal, "heliotrope") == []
         assert reader.entry("default", SCOPE, "x") is None
-        assert _keys_and_versions(reader.entries("default", SCOPE, EntryPageQuery(now=NOW_MS))) == [("y", 2)]
+        assert _list_entries(journal) == [("y", 2)]
         assert [seq for seq, _ in vectors.vectors("default", SCOPE, "e", 0)] == [2]
         before = dump_projections(journal)
         require(journal, MAINTENANCE).rebuild()

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.client.state import State, StateStore
 from holdfast.errors import InvalidValue, TooLarge, Unsupported
@@ -168,13 +169,11 @@ class SearchContract(StoreFixtures):
             state.write(key, "needle")
         store("user/4").write("other", "needle")
         clock.advance(1_000)
-        found = store_backend(store).search(SCOPE, EntrySearchQuery(now=clock.now_ms(), terms=("needle",)))
+        port, query = store_backend(store), EntrySearchQuery(now=clock.now_ms(), terms=("needle",))
+        found = port.search(SCOPE, query)
         assert sorted(match.key for match in found) == (["a", "b", "c"] if "text" in store.capabilities else [])
-        assert all(match.text > 0 and match.entry == store_backend(store).get(SCOPE, match.key) for match in found)
-        assert (
-            len(store_backend(store).search(SCOPE, EntrySearchQuery(now=clock.now_ms(), terms=("needle",), limit=2)))
-            <= 2
-        )
+        assert all(match.text > 0 and match.entry == port.get(SCOPE, match.key) for match in found)
+        assert len(port.search(SCOPE, replace(query, limit=2))) <= 2
 
 
 OTHER_SCOPE = "workflow/w"
