@@ -58,14 +58,12 @@ def independent(request: dict[str, Any]) -> int:
 
 def brief_tokens(session: Session) -> int:
     """What a pack of nothing but the brief takes."""
-    return session.pack().token_summary.breakdown.brief + session.pack().token_summary.breakdown.overhead
+    taken = session.pack().token_summary.breakdown
+    return taken.brief + taken.overhead
 
 
-def prefix_kept(before: ContextPack | None, after: ContextPack) -> float | None:
+def prefix_kept(old: list[tuple[str, int]], new: list[tuple[str, int]]) -> float | None:
     """The share of the conversation of the last call that this one begins with, in tokens."""
-    if before is None:
-        return None
-    old, new = shown(before), shown(after)
     total = sum(tokens for _, tokens in old)
     same = 0
     for (one, tokens), (other, _) in zip(old, new, strict=False):
@@ -91,28 +89,26 @@ def talks() -> list[list[dict[str, Any]]]:
 def packs(share: int, stickiness: float | None, every: int, *, journaled: bool = True) -> Iterator[Request]:
     """Every request of every conversation, packed as an agent at work would pack it."""
     more = {} if stickiness is None else {"stickiness": stickiness}
-    nth = 0
-    for number, messages in enumerate(talks()):
+    for number, messages in enumerate(talks()[::every]):
         with holdfast.open("memory:") as hf:
             session = hf.session(f"c{number}", system=messages[0]["content"], model=MODEL)
             budget = brief_tokens(session) + share
-            before: ContextPack | None = None
-            wanted = number % every == 0
+            before: list[tuple[str, int]] = []
+            history = 0
             for message in messages[1:]:
-                if message["role"] == "assistant" and wanted:
-                    nth += 1
+                if message["role"] == "assistant":
                     pack = session.pack(budget, **more)
                     check(pack, budget)
-                    history = sum(one.tokens or 0 for one in session.messages())
+                    now = shown(pack)
                     used = pack.token_summary.used - (budget - share)
                     fill = used / share if history > share else None
-                    kept = prefix_kept(before, pack) if history > share else None
+                    kept = prefix_kept(before, now) if history > share else None
                     yield Request(share, fill, kept)
                     if journaled:
                         session.packs.begin_model_call(pack)
-                    before = pack
-                if wanted:
-                    session.append(openai_chat.read_messages([message]).messages[0])
+                    before = now
+                history += session.append(openai_chat.read_messages([message]).messages[0]).tokens or 0
+            assert history == sum(one.tokens or 0 for one in session.messages())
 
 
 def check(pack: ContextPack, budget: int) -> None:
