@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 import threading
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,27 @@ def pytest_configure(config: pytest.Config) -> None:
     _keep_files_in_memory()
 
 
-def pytest_collection_finish() -> None:
-    """Keep ten thousand collected tests out of every later garbage collection; many tests ask for a full one."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect ten thousand tests without looking for garbage among them: all of it stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        _keep_what_stays()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """Find what a file of tests forgot, while it is known which one."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        _keep_what_stays()
+
+
+def _keep_what_stays() -> None:
+    """Keep modules and caches out of every later garbage collection; many tests ask for a full one."""
     gc.collect()
     gc.freeze()
 
