@@ -23,6 +23,7 @@ from holdfast.records.batches import Batch
 from holdfast.sqlite import pool
 from holdfast.testing.disk import FaultKind
 from holdfast.testing.writer import Writer, make_note
+from tests.backends import rebuild_alone
 from tests.crash.ledger import TENANT, canary, everything, name_of
 from tests.crash.machine import Machine, reopened, switched_on
 from tests.scale import seeded, volume
@@ -63,7 +64,7 @@ def check(machine: Machine, batches: list[Batch]) -> None:
 
 
 def rebuild(machine: Machine, batches: list[Batch]) -> None:
-    machine.journal.rebuild()
+    rebuild_alone(machine.journal)
 
 
 def erase(machine: Machine, batches: list[Batch]) -> None:

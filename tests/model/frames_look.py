@@ -12,6 +12,7 @@ from holdfast.core.journal.fold import fold_events
 from holdfast.records.frames import FrameState, StreamState
 from holdfast.records.recovery import FrameInfo
 from holdfast.records.reports import EventQuery
+from tests.backends import rebuild_alone
 from tests.model.frames_model import LIVE, USAGE, Unit
 from tests.model.frames_owners_model import Model
 from tests.model.frames_questions_model import PEOPLE
@@ -228,5 +229,5 @@ def at_the_end(model: Model, hf: Holdfast, journal: Any, scopes: tuple[str, ...]
         stored = journal.read(EventQuery(tenant=TENANT, stream=scope, limit=1_000_000))
         folded = fold_events(decode_event(event) for event in stored)
         assert folded == journal.load(TENANT, scope), f"folding {scope} gives something else than loading it"
-    journal.rebuild()
+    rebuild_alone(journal)
     at_live_frames(model, states_of(journal, scopes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import HoldfastError
+from tests.backends import rebuild_alone
 from tests.model import frames_look as look
 from tests.model.frames_model import No
 from tests.model.frames_pick import look_away
@@ -78,7 +79,7 @@ def crash(walk: Walk) -> None:
 
 def rebuild(walk: Walk) -> None:
     walk.log.append(f"{walk.steps:5} rebuild")
-    walk.journal.rebuild()
+    rebuild_alone(walk.journal)
 
 
 def note_from_outside(walk: Walk) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.backends import rebuild_alone
 from tests.model import sessions_look as look
 from tests.model import sessions_ops as ops
 from tests.model import sessions_ops_edit as edit
@@ -113,7 +114,7 @@ def begin_again(walk: Walk) -> None:
 
 def rebuild(walk: Walk) -> None:
     walk.note("rebuild")
-    walk.journal.rebuild()
+    rebuild_alone(walk.journal)
 
 
 OPERATIONS: dict[Callable[[Walk], None], int] = {

@@ -23,6 +23,7 @@ from holdfast.ports.journal import Journal
 from holdfast.records.messages import Message
 from holdfast.records.settings import Settings
 from holdfast.testing.clock import SeededIds
+from tests.backends import rebuild_alone
 from tests.model.frames_walk import Flaky, StillClock
 from tests.model.sessions_life_model import ATTEMPTS, Talk
 from tests.model.sessions_model import Line, Note
@@ -187,7 +188,7 @@ class Walk:
         assert sorted(map(repr, self.engine.taken.values())) == sorted(map(repr, self.handed))
         hf = self.clients[0].hf
         assert hf.journal.verify().findings == ()
-        self.journal.rebuild()
+        rebuild_alone(self.journal)
         for client in self.clients:
             client.hf.env.states.clear()
         self.look(look)

@@ -23,6 +23,7 @@ from holdfast.flow.packs import visibility
 from holdfast.records.events.envelope import Trust
 from holdfast.records.packs import BriefContext, Origin
 from holdfast.testing.clock import FrozenClock
+from tests.backends import check_rebuilt
 from tests.packs.reserved import write
 from tests.scale import seeded, volume
 
@@ -45,9 +46,7 @@ def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
     settings = holdfast.Settings(cached_streams=0) if "without" in request.param else None
     with holdfast.open(url, settings=settings) as client:
         yield client
-        assert client.journal.verify().findings == ()
-        client.journal.rebuild()
-        assert client.journal.verify().findings == ()
+        check_rebuilt(client)
 
 
 def looked_up(hf: Holdfast, role: str = "main", frame: str | None = None) -> Brief:

@@ -35,6 +35,7 @@ from holdfast.records.messages import Message
 from holdfast.records.packs import CompactionLevel, Segment
 from holdfast.records.sessions import Summary
 from holdfast.testing.clock import FrozenClock
+from tests.backends import check_rebuilt
 from tests.scale import seeded, volume
 from tests.sessions.generated import as_dicts, conversation
 
@@ -63,9 +64,7 @@ def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
     ways = {"odd ones": odd_ones, "all of it": lambda segments, budget: segments}
     with holdfast.open(url, clock=FrozenClock(), tokenizer=count, strategies=ways, durability="fast") as client:
         yield client
-        assert client.journal.verify().findings == ()
-        client.journal.rebuild()
-        assert client.journal.verify().findings == ()
+        check_rebuilt(client)
 
 
 def types(hf: Holdfast, after: int = 0) -> list[str]:

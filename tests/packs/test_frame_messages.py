@@ -22,6 +22,7 @@ from holdfast.flow.sessions.append import MessagePreparer
 from holdfast.flow.sessions.read import thread_state
 from holdfast.records.scope import Scope
 from holdfast.testing.clock import FrozenClock
+from tests.backends import check_rebuilt
 from tests.scale import seeded, volume
 
 ACTOR = "actor/main"
@@ -41,9 +42,7 @@ def hf(request: pytest.FixtureRequest, tmp_path: Path, clock: FrozenClock) -> It
     settings = holdfast.Settings(cached_streams=0) if "without" in request.param else None
     with holdfast.open(url, clock=clock, settings=settings) as client:
         yield client
-        assert client.journal.verify().findings == ()
-        client.journal.rebuild()
-        assert client.journal.verify().findings == ()
+        check_rebuilt(client)
 
 
 def texts(messages: list[holdfast.Message]) -> list[str]:

@@ -16,6 +16,7 @@ from holdfast.core.frames import evidence
 from holdfast.errors import InvalidValue, KeyReused, NotFound
 from holdfast.flow.packs import handles, visibility
 from holdfast.types import ERASED
+from tests.backends import check_rebuilt
 from tests.scale import seeded, volume
 
 ACTOR = "actor/main"
@@ -28,9 +29,7 @@ def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Holdfast]:
     settings = holdfast.Settings(cached_streams=0) if "without" in request.param else None
     with holdfast.open(url, settings=settings) as client:
         yield client
-        assert client.journal.verify().findings == ()
-        client.journal.rebuild()
-        assert client.journal.verify().findings == ()
+        check_rebuilt(client)
 
 
 def test_a_child_has_the_evidence_that_it_was_given_and_no_other(hf: Holdfast) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import CallModel, CallTool, Holdfast
 from holdfast.client.turn import Step, Turn
+from tests.backends import check_rebuilt
 from tests.sessions.provider_rules import anthropic_problems, openai_problems, responses_problems
 
 SESSION = "s"
@@ -108,9 +109,7 @@ def only_question(hf: Holdfast) -> Any:
 
 def check_whole(hf: Holdfast) -> None:
     """The journal verifies, rebuilt equals live, and every provider takes every conversation."""
-    assert hf.journal.verify().findings == ()
-    hf.journal.rebuild()
-    assert hf.journal.verify().findings == ()
+    check_rebuilt(hf)
     for info in hf.sessions():
         for thread in hf.session(info.id).details.threads:
             check_valid(hf, info.id, thread)
