@@ -9,6 +9,9 @@ import pytest
 import holdfast
 from holdfast.journal.sqlite import rebuild
 
+IN_MEMORY = pytest.mark.parametrize("hf", ["memory"], indirect=True)
+"""For what is the same on every backend: nothing comes to be written."""
+
 
 def rebuild_alone(journal: Any) -> int:
     """Rebuild without pauses: each is as long as the work before it, so that others get the write lock."""

@@ -23,6 +23,7 @@ from holdfast.effects import (
 from holdfast.errors import InvalidValue, KeyReused, RedactionFailed, VersionConflict
 from holdfast.flow.effects import operators
 from holdfast.flow.state.journal_store import JournalStore
+from tests.backends import IN_MEMORY
 from tests.effects.sinks import Noting, declare
 
 WRITE = WriteState("user/1", "b", 2)
@@ -385,6 +386,7 @@ def test_planted_effects_that_do_not_see_each_other_are_noticed(monkeypatch: pyt
     "answer",
     [WRITE, [WRITE], ("out", [WRITE]), {"effects": (WRITE,)}, [OperatorOutput(1)], [[Custom("x", 1, sink="s")]]],
 )
+@IN_MEMORY
 def test_effects_that_are_given_as_an_output_are_refused(hf: holdfast.Holdfast, answer: Any) -> None:
     with pytest.raises(InvalidValue, match=r"OperatorOutput\(effects="):
         hf.effects.operate(lambda given, view: answer, name="forgot")

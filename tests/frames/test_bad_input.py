@@ -11,6 +11,7 @@ import holdfast
 from holdfast import HoldfastError, Limits, Usage
 from holdfast.connect import assemble_env
 from holdfast.errors import InvalidValue
+from tests.backends import IN_MEMORY
 from tests.frames.conftest import ACTOR
 
 UNKNOWN = "01" + "A" * 24
@@ -129,6 +130,7 @@ NOT_TEXT: dict[str, Act] = {
 
 
 @pytest.mark.parametrize("name", sorted(NOT_TEXT))
+@IN_MEMORY
 def test_what_is_not_a_text_is_refused_before_it_is_written(hf: holdfast.Holdfast, name: str) -> None:
     frame = hf.index.push_frame("f", scope=ACTOR)
     hf.index.add_handle(frame, "document", handle="h")
@@ -160,6 +162,7 @@ def test_a_block_refuses_what_is_not_a_text(hf: holdfast.Holdfast) -> None:
         lambda hf, f: hf.index.update_frame(f, goal="g", expected_version="5"),
     ],
 )
+@IN_MEMORY
 def test_arguments_of_the_wrong_kind_are_named(hf: holdfast.Holdfast, act: Act) -> None:
     frame = hf.index.push_frame("f", scope=ACTOR)
     with pytest.raises(InvalidValue):

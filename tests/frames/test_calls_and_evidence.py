@@ -9,6 +9,7 @@ from holdfast import Limits, Usage
 from holdfast.errors import CallNotFound, DeadlineExceeded, HasOpenCalls, ToolCallLimitExceeded
 from holdfast.testing.clock import FrozenClock
 from holdfast.types import ERASED
+from tests.backends import IN_MEMORY
 from tests.frames.conftest import ACTOR
 
 
@@ -207,6 +208,7 @@ def test_results_are_kept_in_order_also_after_the_end(hf: holdfast.Holdfast) -> 
         {"kind": "document", "handle": "\n"},
     ],
 )
+@IN_MEMORY
 def test_evidence_that_makes_no_sense_is_refused(hf: holdfast.Holdfast, how: dict[str, object]) -> None:
     frame = hf.index.push_frame("f", scope=ACTOR)
     before = hf.journal.position()

@@ -21,6 +21,7 @@ from holdfast.errors import (
 )
 from holdfast.flow.frames import questions
 from holdfast.testing.clock import FrozenClock
+from tests.backends import IN_MEMORY
 from tests.frames.conftest import ACTOR
 
 KINDS = ("approval", "input", "external", "checkpoint", "pause")
@@ -287,6 +288,7 @@ def test_who_listens_hears_of_a_suspension_after_it_is_stored(hf: holdfast.Holdf
         {"reason": 5},
     ],
 )
+@IN_MEMORY
 def test_terms_that_cannot_be_meant_are_refused(hf: holdfast.Holdfast, terms: dict[str, object]) -> None:
     frame = hf.index.push_frame("f", scope=ACTOR)
     before = hf.journal.position()

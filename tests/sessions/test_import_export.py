@@ -14,6 +14,7 @@ import holdfast
 from holdfast import Holdfast, Message, ToolCallRequest, ToolCallResult
 from holdfast.core.wire.jsonl import write_lines
 from holdfast.errors import InvalidMessage
+from tests.backends import IN_MEMORY
 from tests.scale import volume
 from tests.sessions.generated import airline, calls
 from tests.sessions.provider_rules import anthropic_problems
@@ -127,6 +128,7 @@ def test_an_import_is_one_commit_and_with_a_key_one_effect(hf: Holdfast) -> None
 
 @pytest.mark.parametrize("form", ["openai", "responses", "anthropic", "jsonl"])
 @pytest.mark.parametrize("garbage", [None, 5, "nonsense", [5], [None], [[]], {"messages": 7}, {}])
+@IN_MEMORY
 def test_garbage_is_refused_or_reported_never_a_traceback(hf: Holdfast, form: str, garbage: Any) -> None:
     chat = hf.session("alice")
     with contextlib.suppress(holdfast.Refused):

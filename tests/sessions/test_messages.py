@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from holdfast import Holdfast, Message, ToolCallRequest, ToolCallResult, Usage
 from holdfast.errors import InvalidMessage, ToolPairingError
+from tests.backends import IN_MEMORY
 
 CALLS = Message(
     role="assistant",
@@ -172,17 +173,26 @@ def test_a_message_beyond_all_measure_is_refused(hf: Holdfast) -> None:
         Message(role="wizard", content="x"),
         Message(role="assistant", tool_calls=(ToolCallRequest(name=""),)),
         Message(role="tool", tool_results=(ToolCallResult(result=b"raw"),)),
-        Message(role="user", content=[{"type": "image", "artifact": "ab" * 32}]),
         [],
         ["fine", ""],
     ],
     ids=lambda wrong: repr(wrong)[:40],
 )
+@IN_MEMORY
 def test_what_is_no_message_is_refused_in_words_and_nothing_is_written(hf: Holdfast, wrong: Any) -> None:
     chat = hf.session("alice")
     before = hf.journal.position()
     with pytest.raises(holdfast.Refused) as refused:
         chat.append(wrong)
+    assert len(str(refused.value)) > 20
+    assert hf.journal.position() == before
+
+
+def test_a_file_that_nobody_stored_is_refused_and_nothing_is_written(hf: Holdfast) -> None:
+    chat = hf.session("alice")
+    before = hf.journal.position()
+    with pytest.raises(holdfast.Refused) as refused:
+        chat.append(Message(role="user", content=[{"type": "image", "artifact": "ab" * 32}]))
     assert len(str(refused.value)) > 20
     assert hf.journal.position() == before
 

@@ -14,6 +14,7 @@ from holdfast.client.session import Session
 from holdfast.core.sessions.tokens import framing_of, request_tokens
 from holdfast.errors import BudgetTooSmall
 from holdfast.model.tokenizers import resolve_tokenizer
+from tests.backends import IN_MEMORY
 from tests.scale import seeded, volume
 from tests.sessions.generated import calls
 from tests.sessions.provider_rules import anthropic_problems, openai_problems, responses_problems
@@ -180,6 +181,7 @@ def test_a_fork_summarises_what_it_shares_as_well(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("budget", [0, -1, True, "many", 1.5])
+@IN_MEMORY
 def test_a_budget_that_is_none_is_refused(hf: Holdfast, budget: object) -> None:
     chat = hf.session("alice")
     chat.append("hello")

@@ -10,6 +10,7 @@ import holdfast
 from holdfast import Holdfast, Message
 from holdfast.errors import InvalidValue, SessionClosed, SessionNotFound
 from holdfast.testing.clock import FrozenClock
+from tests.backends import IN_MEMORY
 
 
 def test_a_session_is_made_once_and_found_again_with_its_settings(tmp_path: Path) -> None:
@@ -183,6 +184,7 @@ def test_an_idle_session_ends_by_the_sweep_and_begins_anew(hf: Holdfast, clock: 
         ({"thread": ""}, "thread id must not be empty"),
     ],
 )
+@IN_MEMORY
 def test_wrong_settings_are_refused_in_words_and_nothing_is_made(hf: Holdfast, options: dict, words: str) -> None:
     with pytest.raises(InvalidValue, match=words):
         hf.session("alice", **options)
@@ -231,6 +233,7 @@ def test_a_tokenizer_that_was_given_stays_and_one_that_follows_from_the_client_b
         assert hf.session("given", model="gpt-4o").append("hello").tokenizer == "estimate:3"
 
 
+@IN_MEMORY
 def test_wrong_arguments_are_refused_at_the_door_in_words(hf: Holdfast, tmp_path: Path) -> None:
     chat = hf.session("a")
     for wrong in (

@@ -6,16 +6,12 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import pytest
-
 from holdfast import CallModel, CallTool, Holdfast
 from holdfast.client.turn import Step, Turn
 from tests.backends import check_rebuilt
 from tests.sessions.provider_rules import anthropic_problems, openai_problems, responses_problems
 
 SESSION = "s"
-IN_MEMORY = pytest.mark.parametrize("hf", ["memory"], indirect=True)
-"""For what is the same on every backend: nothing comes to be written."""
 Tool = Callable[[CallTool], object]
 Model = Callable[[CallModel], object]
 

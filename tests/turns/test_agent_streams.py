@@ -19,6 +19,7 @@ from holdfast.runtime.driver import TurnDriver
 from holdfast.runtime.reply import DELTA_EVENTS, AgentEvent
 from holdfast.runtime.tools.call import ToolCall
 from holdfast.runtime.tools.tool import tool
+from tests.backends import IN_MEMORY
 from tests.turns.agent_world import SESSION, Gated, journaled, kinds, spoken_async
 from tests.turns.loops import spoken
 
@@ -171,6 +172,7 @@ def test_from_every_place_exactly_the_rest_is_heard(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("after", ["", "x", "1", "1.2.3", "-1.2", "1.x", 7, "1" * 40 + ".1"])
+@IN_MEMORY
 def test_a_place_that_is_none_is_refused(hf: Holdfast, after: Any) -> None:
     with pytest.raises(InvalidValue, match="id of an event"):
         list(hf.agent("a", model="scripted").tail(SESSION, after))

@@ -13,6 +13,7 @@ from holdfast.errors import InvalidValue, KeyReused, ModelFailed, Refused
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime.tools.tool import tool
 from holdfast.testing.clock import FrozenClock
+from tests.backends import IN_MEMORY
 from tests.turns.agent_world import SESSION, Counted, costing, facts
 from tests.turns.loops import spoken, types
 
@@ -101,6 +102,7 @@ def test_a_message_to_a_turn_that_nobody_works_on_joins_it(hf: Holdfast) -> None
 
 
 @pytest.mark.parametrize("given", ["", [], 17, {"role": "assistant", "content": "a"}])
+@IN_MEMORY
 def test_what_is_no_message_is_refused_before_anything_is_written(hf: Holdfast, given: Any) -> None:
     agent = hf.agent("a", model=Scripted(["Hi."]))
     with pytest.raises(InvalidValue):
@@ -139,6 +141,7 @@ def test_an_agent_that_cannot_work_is_refused_when_it_is_made(wrong: dict[str, A
 
 
 @pytest.mark.parametrize("session", ["", "a\nb", 7, "x" * 1000])
+@IN_MEMORY
 def test_bad_names_of_conversations_are_refused(hf: Holdfast, session: Any) -> None:
     agent = hf.agent("a", model="scripted")
     for use in (lambda: agent.send(session, "Hi"), lambda: list(agent.tail(session)), lambda: agent.stop(session)):

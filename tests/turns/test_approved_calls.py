@@ -13,8 +13,9 @@ from holdfast.errors import ActorBusy
 from holdfast.flow.turns import tool_calls
 from holdfast.flow.turns.open import TurnOpener
 from holdfast.model.scripted import call
+from tests.backends import IN_MEMORY
 from tests.turns.agent_world import Counted
-from tests.turns.loops import IN_MEMORY, SESSION, asks, leave_at, replies, spoken, take
+from tests.turns.loops import SESSION, asks, leave_at, replies, spoken, take
 
 Holdfast = holdfast.Holdfast
 Send = Callable[..., Any]

@@ -22,8 +22,9 @@ from holdfast.models import ModelReply
 from holdfast.records.messages import Message
 from holdfast.runtime import reply as runtime_reply
 from holdfast.runtime.reply import ReplyOutput
+from tests.backends import IN_MEMORY
 from tests.model_server import Fault, model_server
-from tests.turns.loops import IN_MEMORY, SESSION, replies, take
+from tests.turns.loops import SESSION, replies, take
 
 WORDS = "The dose is 5"
 CUT = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")

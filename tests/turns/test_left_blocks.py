@@ -13,8 +13,9 @@ from holdfast import CallModel, CallTool, Done
 from holdfast.errors import TurnLeft
 from holdfast.flow.turns import calls, turns
 from holdfast.flow.turns.engine import TurnEngine
+from tests.backends import IN_MEMORY
 from tests.turns.agent_world import Gated
-from tests.turns.loops import IN_MEMORY, SESSION, asks, leave_at, replies, spoken, take
+from tests.turns.loops import SESSION, asks, leave_at, replies, spoken, take
 
 Holdfast = holdfast.Holdfast
 LOOK = asks(("look", {}))

@@ -16,7 +16,8 @@ from holdfast.core.journal.codec import decode, encode
 from holdfast.effects import PushFrame
 from holdfast.errors import InvalidValue, KeyReused
 from holdfast.types import FrameLimits
-from tests.turns.loops import IN_MEMORY, SESSION, asks, replies, take
+from tests.backends import IN_MEMORY
+from tests.turns.loops import SESSION, asks, replies, take
 
 WINDOW = FrameLimits(context_tokens=128_000, tool_calls=50, depth=3, timeout_ms=None)
 BARE = FrameLimits()

@@ -18,8 +18,9 @@ from holdfast.models import ModelReply
 from holdfast.records.messages import Delta, Message, ModelCall
 from holdfast.runtime import driver
 from holdfast.runtime.driver import request_reply
+from tests.backends import IN_MEMORY
 from tests.turns.agent_world import SESSION, facts, until
-from tests.turns.loops import IN_MEMORY, place, spoken
+from tests.turns.loops import place, spoken
 from tests.turns.model_kit import Shown
 from tests.turns.test_turn_costs import Cut, work, working
 

@@ -14,8 +14,9 @@ from holdfast import CallModel, Scripted
 from holdfast.errors import KeyReused
 from holdfast.flow.turns import turns
 from holdfast.records.messages import Message
+from tests.backends import IN_MEMORY
 from tests.scale import volume
-from tests.turns.loops import IN_MEMORY, SESSION, leave_at, replies, spoken, take
+from tests.turns.loops import SESSION, leave_at, replies, spoken, take
 
 Holdfast = holdfast.Holdfast
 KEY = "k"

@@ -26,8 +26,9 @@ from holdfast.runtime.tools import result as tool_result
 from holdfast.runtime.tools import tool as tool_run
 from holdfast.runtime.tools.result import Bytes, ToolOutcome, build_outcome
 from holdfast.runtime.tools.tool import run_function
+from tests.backends import IN_MEMORY
 from tests.scale import seeded, volume
-from tests.turns.loops import IN_MEMORY, SESSION
+from tests.turns.loops import SESSION
 
 
 class Mood(enum.Enum):

@@ -16,7 +16,8 @@ from holdfast import CallTool, Scripted, ToolCall, tool
 from holdfast.flow.turns.tool_calls import CHECK_FIRST, ToolCallSettler
 from holdfast.model.scripted import call
 from holdfast.testing.clock import FrozenClock
-from tests.turns.loops import IN_MEMORY, SESSION, asks, leave_at, replies, take
+from tests.backends import IN_MEMORY
+from tests.turns.loops import SESSION, asks, leave_at, replies, take
 
 Holdfast = holdfast.Holdfast
 PAY = asks(("pay", {"order": 17, "amount": 240, "note": "x"}))

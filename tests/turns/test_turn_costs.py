@@ -17,8 +17,9 @@ from holdfast.model.scripted import Scripted, call
 from holdfast.models import ModelReply
 from holdfast.records.messages import Delta, ModelCall
 from holdfast.records.usage import NANO_USD
+from tests.backends import IN_MEMORY
 from tests.turns.agent_world import Counted
-from tests.turns.loops import IN_MEMORY, SESSION, asks, replies, take
+from tests.turns.loops import SESSION, asks, replies, take
 from tests.turns.test_usage import response
 
 M = 1_000_000

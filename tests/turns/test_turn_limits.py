@@ -21,8 +21,9 @@ from holdfast.flow.turns.model_calls import TurnModelCalls
 from holdfast.model.scripted import call
 from holdfast.records.usage import Usage
 from holdfast.testing.clock import FrozenClock
+from tests.backends import IN_MEMORY
 from tests.scale import seeded, volume
-from tests.turns.loops import IN_MEMORY, SESSION, asks, check_valid, echo, leave_at, loop, place, replies, spoken, take
+from tests.turns.loops import SESSION, asks, check_valid, echo, leave_at, loop, place, replies, spoken, take
 
 Holdfast = holdfast.Holdfast
 
@@ -190,6 +191,7 @@ def test_a_planted_code_that_is_read_from_the_reason_is_found(hf: Holdfast, monk
 
 
 @pytest.mark.parametrize("budget", [0, -1, "a", 1.5, True])
+@IN_MEMORY
 def test_a_budget_that_cannot_be_meant_is_refused_before_anything_is_said(hf: Holdfast, budget: Any) -> None:
     chat = hf.session(SESSION)
     before = hf.journal.position()

@@ -11,7 +11,8 @@ import holdfast
 from holdfast import CallModel, CallTool
 from holdfast.errors import InvalidMessage, InvalidValue, ModelFailed
 from holdfast.records.usage import Usage
-from tests.turns.loops import IN_MEMORY, SESSION, asks, kinds, leave_at, loop, place, replies, spoken, take
+from tests.backends import IN_MEMORY
+from tests.turns.loops import SESSION, asks, kinds, leave_at, loop, place, replies, spoken, take
 
 Holdfast = holdfast.Holdfast
 

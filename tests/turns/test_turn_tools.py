@@ -12,8 +12,8 @@ from holdfast import Ask, CallModel, CallTool
 from holdfast.errors import InvalidMessage, InvalidValue, Refused, TooLarge
 from holdfast.flow.turns.calls import ToolCallReturn
 from holdfast.records.messages import Message, ToolCallRequest
+from tests.backends import IN_MEMORY
 from tests.turns.loops import (
-    IN_MEMORY,
     SESSION,
     asks,
     echo,

@@ -15,8 +15,9 @@ from holdfast.errors import ActorBusy, InvalidMessage, InvalidValue, KeyReused, 
 from holdfast.flow.turns.calls import TurnCall
 from holdfast.flow.turns.engine import TurnEngine
 from holdfast.flow.turns.open import TurnOpener, TurnTerms
+from tests.backends import IN_MEMORY
 from tests.scale import volume
-from tests.turns.loops import IN_MEMORY, SESSION, asks, echo, kinds, leave_at, loop, place, replies, spoken, take, types
+from tests.turns.loops import SESSION, asks, echo, kinds, leave_at, loop, place, replies, spoken, take, types
 
 Holdfast = holdfast.Holdfast
 
@@ -95,6 +96,7 @@ def test_a_frame_in_the_place_of_turns_is_refused_and_not_waited_for(hf: Holdfas
 
 
 @pytest.mark.parametrize("given", ["", [], {"role": "assistant", "content": "a"}, 17, ["a", {"role": "system"}]])
+@IN_MEMORY
 def test_a_turn_begins_with_what_a_user_says(hf: Holdfast, given: Any) -> None:
     before = [event.type for event in hf.journal.events()]
     with pytest.raises((InvalidMessage, InvalidValue)):
@@ -104,6 +106,7 @@ def test_a_turn_begins_with_what_a_user_says(hf: Holdfast, given: Any) -> None:
 
 
 @pytest.mark.parametrize("how", [{"loops": 0}, {"loops": True}, {"if_busy": "sometimes"}, {"on_error": "what"}])
+@IN_MEMORY
 def test_bad_terms_are_refused_before_anything_is_written(hf: Holdfast, how: Any) -> None:
     chat = hf.session(SESSION)
     before = hf.journal.position()

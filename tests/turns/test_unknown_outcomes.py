@@ -17,7 +17,8 @@ from holdfast.flow.turns.tool_calls import CHECK_FIRST
 from holdfast.model.scripted import call
 from holdfast.runtime import driver
 from holdfast.runtime.driver import ATTEMPT_LIMIT
-from tests.turns.loops import IN_MEMORY, SESSION, types
+from tests.backends import IN_MEMORY
+from tests.turns.loops import SESSION, types
 from tests.turns.test_mcp_tools import COMMAND
 
 Holdfast = holdfast.Holdfast

@@ -17,8 +17,9 @@ from holdfast.flow.turns import model_calls
 from holdfast.model.scripted import call
 from holdfast.models import ModelReply
 from holdfast.records.messages import Delta, ModelCall
+from tests.backends import IN_MEMORY
 from tests.turns.agent_world import facts
-from tests.turns.loops import IN_MEMORY, SESSION, asks, replies, take
+from tests.turns.loops import SESSION, asks, replies, take
 
 M = 1_000_000
 
