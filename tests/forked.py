@@ -1,10 +1,18 @@
-"""Work done in a forked child, and what it said: the one helper for tests that need another process at once."""
+"""Work done in a forked child, and what it said: the one helper for tests that need another process at once.
+
+Tests that need many processes that know nothing of this one start `PROCESSES`.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import warnings
 from collections.abc import Callable
+
+PROCESSES = multiprocessing.get_context("forkserver")
+"""Begun by a process of its own that has imported holdfast once, and has opened nothing."""
+PROCESSES.set_forkserver_preload(["holdfast.client.holdfast", "holdfast.connect", "holdfast.journal.sqlite"])
 
 
 def in_child(work: Callable[[], object]) -> str:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
 import holdfast
+from tests.forked import PROCESSES
 from tests.scale import volume
 
 WRITERS = 16
 STREAMS = 4
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def _write(path: str, writer: int, count: int, results: Queue[Any]) -> None:
@@ -54,13 +53,13 @@ def _follow(path: str, total: int, ready: Any, results: Queue[Any]) -> None:
 def test_sixteen_writers_and_a_follower_agree(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
     each = volume(1_600, 16_000) // WRITERS
-    results: Queue[Any] = SPAWN.Queue()
-    followed: Queue[Any] = SPAWN.Queue()
-    ready = SPAWN.Event()
-    follower = SPAWN.Process(target=_follow, args=(path, each * WRITERS, ready, followed))
+    results: Queue[Any] = PROCESSES.Queue()
+    followed: Queue[Any] = PROCESSES.Queue()
+    ready = PROCESSES.Event()
+    follower = PROCESSES.Process(target=_follow, args=(path, each * WRITERS, ready, followed))
     follower.start()
     assert ready.wait(60)
-    writers = [SPAWN.Process(target=_write, args=(path, number, each, results)) for number in range(WRITERS)]
+    writers = [PROCESSES.Process(target=_write, args=(path, number, each, results)) for number in range(WRITERS)]
     for writer in writers:
         writer.start()
     outcomes = [results.get(timeout=600) for _ in writers]
@@ -91,8 +90,8 @@ def _append_one(path: str, go: Any) -> None:
 
 def test_a_commit_of_another_process_is_seen_within_half_a_second(tmp_path: Path) -> None:
     path = str(tmp_path / "a.db")
-    go = SPAWN.Event()
-    writer = SPAWN.Process(target=_append_one, args=(path, go))
+    go = PROCESSES.Event()
+    writer = PROCESSES.Process(target=_append_one, args=(path, go))
     with holdfast.open(path) as hf:
         writer.start()
         try:
@@ -120,8 +119,8 @@ def _create(path: str, go: Any, results: Queue[Any]) -> None:
 def test_processes_that_create_one_journal_together_all_succeed(tmp_path: Path) -> None:
     for round_number in range(volume(2, 20)):
         path = str(tmp_path / f"{round_number}.db")
-        go, results = SPAWN.Event(), SPAWN.Queue()
-        processes = [SPAWN.Process(target=_create, args=(path, go, results)) for _ in range(6)]
+        go, results = PROCESSES.Event(), PROCESSES.Queue()
+        processes = [PROCESSES.Process(target=_create, args=(path, go, results)) for _ in range(6)]
         for process in processes:
             process.start()
         go.set()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import select
+import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from random import Random
 
 import holdfast
+from tests.crash.writer_process import tell
+from tests.forked import PROCESSES
 from tests.scale import seeded, volume
 
 CYCLES_PER_CHECK = 20
@@ -18,18 +18,20 @@ CYCLES_PER_CHECK = 20
 
 def _one_life(path: Path, life: str, random: Random) -> list[str]:
     """Start a writer, let it work for a moment, kill it; returns the lines that it managed to write."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.writer_process", str(path), life], stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], 30)
-    assert ready, "the writer did not start"
-    time.sleep(random.uniform(0, 0.02))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    lines = process.stdout.read().decode().split("\n")
-    process.stdout.close()
-    return lines[:-1]
+    reading, writing = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=tell, args=(str(path), life, writing))
+    process.start()
+    writing.close()
+    with reading:
+        assert reading.poll(30), "the writer did not start"
+        time.sleep(random.uniform(0, 0.02))
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        said = b""
+        while more := os.read(reading.fileno(), 65_536):
+            said += more
+    return said.decode().split("\n")[:-1]
 
 
 def test_nothing_acknowledged_is_lost_and_nothing_unasked_appears(tmp_path: Path) -> None:

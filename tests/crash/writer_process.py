@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from multiprocessing.connection import Connection
 
 import holdfast
 
 
-def main(path: str, life: str) -> None:
-    """Append under keys to three streams; a line on standard output per attempt and per acknowledgement."""
-    out = sys.stdout.fileno()
+def tell(path: str, life: str, pipe: Connection) -> None:
+    """Write until killed, and tell a pipe of it."""
+    main(path, life, pipe.fileno())
+
+
+def main(path: str, life: str, out: int) -> None:
+    """Append under keys to three streams; a line to a file per attempt and per acknowledgement."""
     with holdfast.open(path) as hf:
         number = 0
         while True:
@@ -22,4 +27,4 @@ def main(path: str, life: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:], sys.stdout.fileno())
