@@ -15,6 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 
 from holdfast.cli.main import main
@@ -91,7 +93,7 @@ def model_of(page: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServe
 def close_all(names: dict[str, Any]) -> None:
     """Clients that a page leaves open, as short examples do."""
     for found in names.values():
-        if isinstance(found, Holdfast):
+        if isinstance(found, Holdfast | openai.OpenAI | anthropic.Anthropic):
             found.close()
 
 
@@ -127,9 +129,11 @@ def test_a_snippet_that_prints_something_else_is_noticed(tmp_path: Path) -> None
 
 
 def test_a_request_that_a_provider_would_refuse_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    torn = "openai.OpenAI().chat.completions.create(model='m', messages=[{'role': 'tool', 'content': 'x'}])\n"
+    torn = "client.chat.completions.create(model='m', messages=[{'role': 'tool', 'content': 'x'}])\n"
+    names: dict[str, Any] = {}
     with model_of(ROOT / "README.md", monkeypatch) as model, pytest.raises(Exception, match="answers nothing"):
-        run_python(ROOT / "README.md", Block("python", f"import openai\n{torn}", 1), {})
+        run_python(ROOT / "README.md", Block("python", f"import openai\nclient = openai.OpenAI()\n{torn}", 1), names)
+    close_all(names)
     assert model.problems
 
 
@@ -142,7 +146,7 @@ def test_the_first_example_of_the_readme_shows_its_model_the_whole_conversation(
     first = next(block for block in blocks(page) if block.language == "python")
     with model_of(page, monkeypatch) as model:
         run_python(page, first, names)
-        names["hf"].close()
+        close_all(names)
     assert model.requests == [
         {
             "model": "gpt-5-mini",

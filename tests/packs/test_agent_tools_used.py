@@ -195,6 +195,7 @@ def test_an_agent_finds_a_fact_that_its_pack_no_longer_shows(tmp_path: Path) -> 
                 assert call.name in tools.names
                 asked.append(call.name)
                 chat.append_result(call, tools.run(call.name, call.arguments))
+        model.close()
         assert asked == ["search_history", "expand"]
         assert said.text == "It is 7719."
         assert server.problems == []

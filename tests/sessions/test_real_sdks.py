@@ -26,6 +26,9 @@ TOOLS = [
 CALLS = [{"name": "weather", "arguments": {"city": city}} for city in ("Lyon", "Paris")]
 
 
+CLIENTS: list[openai.OpenAI | anthropic.Anthropic] = []
+
+
 @pytest.fixture
 def model() -> Iterator[ModelServer]:
     with model_server([CALLS, "Sun in both."]) as server:
@@ -33,9 +36,28 @@ def model() -> Iterator[ModelServer]:
         assert server.problems == []
 
 
+@pytest.fixture(autouse=True)
+def _close_clients() -> Iterator[None]:
+    yield
+    while CLIENTS:
+        CLIENTS.pop().close()
+
+
+def openai_client(model: ModelServer) -> openai.OpenAI:
+    """A client that is closed after the test."""
+    CLIENTS.append(client := openai.OpenAI(base_url=model.url, api_key="none"))
+    return client
+
+
+def anthropic_client(model: ModelServer) -> anthropic.Anthropic:
+    """The same for Anthropic."""
+    CLIENTS.append(client := anthropic.Anthropic(base_url=model.url.removesuffix("/v1"), api_key="none"))
+    return client
+
+
 def test_the_first_rung_of_the_ladder(tmp_path: Path, model: ModelServer) -> None:
     model.script = ["Noted: no nuts."]
-    client = openai.OpenAI(base_url=model.url, api_key="none")
+    client = openai_client(model)
     with holdfast.open(tmp_path / "agent.db") as hf:
         chat = hf.session("alice", system="You are terse.", model="gpt-5-mini")
         chat.append("My daughter is allergic to nuts.")
@@ -49,7 +71,7 @@ def test_the_first_rung_of_the_ladder(tmp_path: Path, model: ModelServer) -> Non
 
 
 def test_a_loop_on_chat_completions(model: ModelServer) -> None:
-    client = openai.OpenAI(base_url=model.url, api_key="none")
+    client = openai_client(model)
     chat = holdfast.open("memory:").session("alice", model="gpt-4o", tools=TOOLS)
     chat.append("Weather in Lyon and Paris?")
     asked = chat.append(client.chat.completions.create(model=chat.model, **chat.pack().to_openai()))
@@ -65,7 +87,7 @@ def test_a_loop_on_chat_completions(model: ModelServer) -> None:
 
 
 def test_a_loop_on_responses_gets_its_reasoning_back_unaltered(model: ModelServer) -> None:
-    client = openai.OpenAI(base_url=model.url, api_key="none")
+    client = openai_client(model)
     chat = holdfast.open("memory:").session("alice", model="gpt-5", tools=TOOLS, system="Be brief.")
     chat.append("Weather in Lyon and Paris?")
     asked = chat.append(client.responses.create(model=chat.model, **chat.pack().to_responses()))
@@ -79,7 +101,7 @@ def test_a_loop_on_responses_gets_its_reasoning_back_unaltered(model: ModelServe
 
 
 def test_a_loop_on_anthropic(model: ModelServer) -> None:
-    client = anthropic.Anthropic(base_url=model.url.removesuffix("/v1"), api_key="none")
+    client = anthropic_client(model)
     chat = holdfast.open("memory:").session("alice", model="claude-opus-4-7", tools=TOOLS, system="Be brief.")
     chat.append("Weather in Lyon and Paris?")
     asked = chat.append(client.messages.create(model=chat.model, max_tokens=100, **chat.pack().to_anthropic()))
@@ -95,12 +117,12 @@ def test_a_loop_on_anthropic(model: ModelServer) -> None:
 
 
 def test_a_conversation_begun_with_one_provider_goes_on_with_another(model: ModelServer) -> None:
-    client = openai.OpenAI(base_url=model.url, api_key="none")
+    client = openai_client(model)
     chat = holdfast.open("memory:").session("alice", model="gpt-5", tools=TOOLS)
     chat.append("Weather in Lyon and Paris?")
     asked = chat.append(client.responses.create(model=chat.model, **chat.pack().to_responses()))
     chat.append_result(asked.tool_calls[0], "sun")
-    other = anthropic.Anthropic(base_url=model.url.removesuffix("/v1"), api_key="none")
+    other = anthropic_client(model)
     chat.append(other.messages.create(model="claude-opus-4-7", max_tokens=100, **chat.pack().to_anthropic()))
     shown = model.requests[1]["messages"][-1]["content"]
     assert [block["type"] for block in shown] == ["tool_result", "tool_result"]
