@@ -50,6 +50,8 @@ CRIMES: dict[str, str] = {
     "replace(sql, 'new.mac IS NULL', 'new.mac IS \"NULL\"') WHERE name = 'events_only_erased'",
     "a check that never fails": "PRAGMA writable_schema = 1; UPDATE sqlite_schema SET sql = "
     "replace(sql, 'CHECK (length(name) > 0)', 'CHECK (1)') WHERE name = 'tenants'",
+    "a comment that is no text": "PRAGMA writable_schema = 1; UPDATE sqlite_schema SET sql = "
+    "CAST(CAST(sql || ' --' AS BLOB) || x'e5' AS TEXT) WHERE name = 'events_never_deleted'",
     "a text index over a table of its own": "PRAGMA writable_schema = 1; UPDATE sqlite_schema SET sql = "
     "replace(sql, 'content=''''', 'content=''evil''') WHERE name = 'search_1'",
 }

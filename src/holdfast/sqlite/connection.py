@@ -139,7 +139,7 @@ def open_connection(
         connection.close(True)
         if isinstance(error, apsw.NotADBError) and format.not_a_database is not None:
             raise NotAJournal(format.not_a_database.format(path=path)) from error
-        if isinstance(error, apsw.Error):
+        if isinstance(error, DRIVER_ERRORS):
             raise translate_error(error) from error
         raise
     return connection

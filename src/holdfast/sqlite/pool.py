@@ -95,7 +95,7 @@ class SqlitePool:
         try:
             self._enter(user)
             self._open_writer()
-        except apsw.Error as error:
+        except DRIVER_ERRORS as error:
             raise translate_error(error) from error
         finally:
             self._users.pop(user, None)
@@ -255,7 +255,7 @@ class SqlitePool:
             if self._poller is None:
                 self._poller = self._open(write=False)
             yield self._poller, fresh
-        except apsw.Error as error:
+        except DRIVER_ERRORS as error:
             broken, self._poller = self._poller, None
             self._discard(broken)
             raise translate_error(error) from error
