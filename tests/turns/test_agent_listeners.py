@@ -198,12 +198,14 @@ def test_a_turn_that_fails_before_its_first_step_is_over_for_listeners(monkeypat
     async def work(hf: AsyncHoldfast) -> None:
         agent = hf.agent("a", model=Scripted(["Hi."]))
 
-        async def fails(self: Any, *, local: bool = False) -> Any:
-            if local:
-                return {}
-            raise RuntimeError("no room")
+        configure = AgentSend._configure_session
 
-        monkeypatch.setattr(AgentSend, "_load_tools", fails)
+        async def fails(self: Any, model: Any, *, local: bool = False) -> None:
+            if not local:
+                raise RuntimeError("no room")
+            await configure(self, model, local=True)
+
+        monkeypatch.setattr(AgentSend, "_configure_session", fails)
         with pytest.raises(RuntimeError):
             await agent.send(SESSION, "Go", key="k")
         assert agent._crew.hub.get_versions(PLACE) is None

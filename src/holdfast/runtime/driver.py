@@ -77,14 +77,6 @@ class TurnDriver:
         """Return True if any process has requested a stop."""
         return turns.find_stop_request(self._engine.env, self._engine.place) is not None
 
-    async def prepare(self, load: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Load what the turn needs before its first step, unless it is stopped meanwhile."""
-        loading = asyncio.ensure_future(load())
-        if await self._finish_or_stop(loading):
-            loading.result()
-        elif self._engine.ended is None:  # The stop request is gone.
-            await self.prepare(load)
-
     async def _finish_or_stop(self, work: asyncio.Future[Any]) -> bool:
         """Wait for some work. If a stop comes first, cancel the work, stop the turn and return False."""
         stopping = asyncio.ensure_future(self._stopping.wait())
@@ -101,9 +93,14 @@ class TurnDriver:
             if not work.done():
                 await _cancel_and_wait(work)
 
-    async def run(self) -> Done | Ask:
-        """Drive the turn until it is done, stopped or waiting."""
+    async def run(self, load: Callable[[], Coroutine[Any, Any, None]]) -> Done | Ask:
+        """Load what the turn needs before its first step, then drive it until it is done, stopped or waiting."""
         engine = self._engine
+        while engine.ended is None:
+            loading = asyncio.ensure_future(load())
+            if await self._finish_or_stop(loading):  # If not, and the turn is live, the stop request is gone.
+                loading.result()
+                break
         while True:
             steps = engine.next_steps() if engine.ended is not None else await self._threads.run(self._load_steps)
             await self.publish_versions()
@@ -114,8 +111,13 @@ class TurnDriver:
                 return Done(first)
             elif isinstance(first, TurnQuestions):
                 return Ask(first.questions)
-            else:
-                await self._call_tools([step for step in steps if isinstance(step, TurnToolCall)])
+            else:  # Tools run in parallel. The failure of one does not end the others; a stop ends all.
+                calls = (self._call_tool(step) for step in steps if isinstance(step, TurnToolCall))
+                running = asyncio.gather(*calls, return_exceptions=True)
+                if await self._finish_or_stop(running):
+                    for failure in running.result():
+                        if failure is not None:
+                            raise failure
 
     # The model
 
@@ -192,37 +194,24 @@ class TurnDriver:
 
     # Tools
 
-    async def _call_tools(self, calls: list[TurnToolCall]) -> None:
-        """Call all tools in parallel. The failure of one does not end the others; a stop ends all."""
-        running = asyncio.gather(*(self._call_tool(call) for call in calls), return_exceptions=True)
-        if not await self._finish_or_stop(running):
-            return
-        for one in running.result():
-            if isinstance(one, BaseException):
-                raise one
-
     async def _call_tool(self, call: TurnToolCall) -> None:
         """Call a tool. Only mistakes of the model itself are reported back for it to correct.
 
         A call that was begun before, or whose arguments a person gave, has been checked: else its turn would have
         asked.
         """
-        request = call.request
+        engine, request = self._engine, call.request
         tool = self._tools.get(request.name)
         if tool is None:
             known = ", ".join(sorted(self._tools)) or "none"
             text = f"There is no tool {request.name!r:.80}. The tools are: {known}."
-            await self._threads.run(self._engine.fail_tool, call, text)
+            await self._threads.run(engine.fail_tool, call, text)
             return
         try:
             args = tool.read(arguments_json(request, call.args))
         except ArgumentsUnfit as error:
-            await self._threads.run(self._engine.fail_tool, call, str(error))
+            await self._threads.run(engine.fail_tool, call, str(error))
             return
-        await self._run_tool(call, tool, args)
-
-    async def _run_tool(self, call: TurnToolCall, tool: AnyTool, args: Mapping[str, Any]) -> None:
-        engine, request = self._engine, call.request
         made = ToolCall(
             engine.env,
             TurnFrame(engine.env, engine.place.actor, request.id),

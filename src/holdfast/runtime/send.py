@@ -8,7 +8,7 @@ lost when a server is down, and an earlier answer is returned without one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Generic, TypeVar
@@ -102,7 +102,7 @@ class AgentSend(Generic[T]):
         async with self._crew.enter_queue(self._place, self._hold_queue_wait) as lined:
             model = await self._crew.get_model(self._made.model)
             if not await self._has_thread():
-                await self._configure_session(model, await self._load_tools(local=True))
+                await self._configure_session(model, local=True)
             engine = self._engine = TurnEngine(
                 self._env,
                 self._stream,
@@ -149,26 +149,12 @@ class AgentSend(Generic[T]):
                 one.heeds_stops = True
             tracked = self._crew.track_driver(self._env.tenant, engine.place.frame, driver)
             with enter_work(*engine.opener.work), tracked:
-                await driver.prepare(partial(self._prepare, model))
-                return await driver.run()
+                # Not before this turn is live: a turn in progress must not see another agent's instructions.
+                return await driver.run(partial(self._configure_session, model))
         finally:
             hub.publish_event(place, "over", {})
 
     # Tools and configuration
-
-    async def _load_tools(self, *, local: bool = False) -> dict[str, AnyTool] | None:
-        """Return all tools of the agent; with `local`, None if some must be requested from remote sources."""
-        found: dict[str, AnyTool] = {**(history_tools() if self._made.history else {})}
-        own = {one.definition.name: one for one in self._made.tools if isinstance(one, Tool)}
-        if len(own) == len(self._made.tools):
-            return {**found, **own}
-        return None if local else {**found, **await load_tools(self._made.tools)}
-
-    async def _prepare(self, model: Model) -> None:
-        """List the tools of servers, and set up the session for them."""
-        self._tools.update(await self._load_tools() or {})
-        # Not before this turn is live: a turn in progress must not see another agent's instructions.
-        await self._configure_session(model, self._tools)
 
     async def _has_thread(self) -> bool:
         stream = read.session_stream(self._stream)
@@ -178,10 +164,22 @@ class AgentSend(Generic[T]):
         session = (await self._threads.run(load_current_state, self._env, stream)).session
         return session is not None and self._thread in session.threads
 
-    async def _configure_session(self, model: Model, tools: Mapping[str, AnyTool] | None) -> None:
-        """Set the conversation's instructions and tools to this agent's, replacing those of another agent."""
-        defined = None if tools is None else [tool.definition for tool in tools.values()]
-        given = SessionSettings(system=self._made.system, tools=defined, model=model.name, agent=True)
+    async def _configure_session(self, model: Model, *, local: bool = False) -> None:
+        """Set the conversation's instructions and tools to this agent's, replacing those of another agent.
+
+        Tools of servers are listed for that; with `local` they are not, and the conversation's tools stay as they are.
+        """
+        made = self._made
+        found: dict[str, AnyTool] = {one.definition.name: one for one in made.tools if isinstance(one, Tool)}
+        has_servers = len(found) < len(made.tools)
+        if has_servers and not local:
+            found = await load_tools(made.tools)
+        if made.history:
+            found = {**history_tools(), **found}
+        if not local:
+            self._tools.update(found)
+        defined = None if has_servers and local else [tool.definition for tool in found.values()]
+        given = SessionSettings(system=made.system, tools=defined, model=model.name, agent=True)
         await self._threads.run(sessions.open_session, self._env, self._session, self._thread, given)
 
     def _build_reply(self, ended: Done | Ask, engine: TurnEngine, usage: Usage) -> Reply[T]:
