@@ -78,7 +78,7 @@ def test_too_many_tools_that_hang_are_said_and_begin_nothing(monkeypatch: pytest
             pool.submit(lambda: 1)
     finally:
         let_go.set()
-    until(lambda: not pool._lined._left)
+    until(lambda: not pool._left)
     assert pool.submit(lambda: 1).result(5) == 1
     pool.shutdown()
 

@@ -87,9 +87,10 @@ class ThreadPools:
         level = None if is_callback else _level.get()  # Nothing queues behind user callbacks.
         name = f"{pool}-{level}" if level else pool
         if name not in self._pools:
-            self._pools[name] = (
-                CallbackPool(THREADS, name) if is_callback else ThreadPoolExecutor(THREADS, thread_name_prefix=name)
-            )
+            made = CallbackPool(THREADS, name) if is_callback else ThreadPoolExecutor(THREADS, thread_name_prefix=name)
+            self._pools[name] = made
+            if is_callback:  # Its idle threads refer to it, so it would never be collected.
+                weakref.finalize(self, made.shutdown)
         return self._pools[name].submit(_run_at_level, partial(copy_context().run, work), level)
 
     async def run_callback(self, pool: str, work: Callable[[], T]) -> T:
@@ -203,6 +204,12 @@ def call_on_loop(callback: Callable[[Event], object]) -> Callable[[Event], objec
     return lambda event: call_soon(loop, call, event)
 
 
+def retrieve_exception(done: asyncio.Future[Any]) -> None:
+    """Mark an exception as retrieved, so that the loop does not log it: its waiter has it, or it has none."""
+    if not done.cancelled():
+        done.exception()
+
+
 def call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:
     """Call a function on a loop, from any thread; do nothing if the loop is closed, since its waiters are gone."""
     try:
@@ -222,28 +229,6 @@ class CallbackPool(Executor):
     """
 
     def __init__(self, threads: int, name: str) -> None:
-        self._lined = _CallbackQueue(threads, name)
-        weakref.finalize(self, self._lined.close)
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Start a callback, or queue it."""
-        made: Future[T] = Future()
-        self._lined.put(made, partial(fn, *args, **kwargs))
-        return made
-
-    def abandon(self, work: Future[Any]) -> None:
-        """Abandon a callback that has begun, and replace its thread."""
-        self._lined.abandon(work)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more work. Queued callbacks still run, if the process lasts that long."""
-        self._lined.close()
-
-
-class _CallbackQueue:
-    """The queue and the threads of a pool. The threads refer to this and not to the pool, which may be collected."""
-
-    def __init__(self, threads: int, name: str) -> None:
         self._most, self._name = threads, name
         self._work: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._news = threading.Condition()
@@ -251,7 +236,9 @@ class _CallbackQueue:
         self._begun = self._named = self._free = 0
         self._over = False
 
-    def put(self, made: Future[Any], work: Callable[[], Any]) -> None:
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Start a callback, or queue it."""
+        made: Future[T] = Future()
         with self._news:
             if self._over:
                 raise RuntimeError("This pool begins nothing more.")
@@ -260,17 +247,20 @@ class _CallbackQueue:
                     f"Too many tools hang: {len(self._left)} were left after their time and still run. Nothing was "
                     "begun. Correct them, or start the process again."
                 )
-            self._work.append((made, work))
+            self._work.append((made, partial(fn, *args, **kwargs)))
             self._wake_thread()
+        return made
 
-    def abandon(self, made: Future[Any]) -> None:
+    def abandon(self, work: Future[Any]) -> None:
+        """Abandon a callback that has begun, and replace its thread."""
         with self._news:
-            if made.running() and made not in self._left:
-                self._left.add(made)
+            if work.running() and work not in self._left:
+                self._left.add(work)
                 self._begun -= 1
                 self._wake_thread()
 
-    def close(self) -> None:
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Accept no more work. Queued callbacks still run, if the process lasts that long."""
         with self._news:
             self._over = True
             self._news.notify_all()

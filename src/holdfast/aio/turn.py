@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from holdfast.aio.executor import SHORT, ThreadPools, has_result, leave_in_thread, settle
+from holdfast.aio.executor import SHORT, ThreadPools, leave_in_thread, settle
 from holdfast.aio.frame import AsyncFrame
 from holdfast.client.pack import ContextPack, wrap_pack
 from holdfast.client.turn import EMPTY_STREAM, Ask, CallModel, CallTool, Done, Step, make_step, make_turn_frame
@@ -132,7 +132,7 @@ class AsyncTurn:
         while True:
             moving = threads.submit(SHORT, partial(next, waits, None))
             stop = await settle(moving)
-            if stop is not None or not has_result(moving):
+            if stop is not None or moving.exception() is not None:
                 await settle(threads.submit_or_run(partial(self._abandon_opening, waits)))
                 if stop is not None:
                     raise stop

@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.aio.executor import ThreadPools, enter_next_level
+from holdfast.aio.executor import ThreadPools, enter_next_level, retrieve_exception
 from holdfast.errors import Closed, Refused
 from holdfast.runtime.tasks import CLOSE_TIMEOUT, UNCERTAIN_ADVICE
 
@@ -66,31 +66,27 @@ class LoopThread:
         began: list[asyncio.Task[R]] = []
         ended = self._waiters.add()
 
-        def note_end(task: asyncio.Task[R]) -> None:
-            if not task.cancelled():
-                task.exception()  # Mark it as retrieved: the waiter has it, or was told that the client is closed.
-            ended.set()
-
-        async def begin() -> None:
-            began.append(asyncio.get_running_loop().create_task(work))
-            began[0].add_done_callback(note_end)
+        def begin() -> None:
+            began.append(self._loop.create_task(work))
+            began[0].add_done_callback(retrieve_exception)
+            began[0].add_done_callback(lambda _: ended.set())
 
         def give_up() -> None:
             began[0].cancel()
 
-        beginning = begin()
-        with enter_next_level(), self._mutex:
-            begun = self._schedule(beginning) if not self.closed and self.alive else None
-        if begun is None or begun.cancelled():
-            beginning.close()
+        try:
+            with enter_next_level(), self._mutex:
+                if self.closed or not self.alive:
+                    raise Closed
+                self._loop.call_soon_threadsafe(begin)
+        except (Closed, RuntimeError):  # It is closed, or was just now.
             work.close()
-            raise Closed
+            raise Closed from None
         try:
             ended.wait()
         except BaseException:
             with suppress(RuntimeError):  # The loop is closed, and its waiters were released.
-                # One iteration later: by then the task exists, however early the interruption came.
-                self.call(lambda: self._loop.call_soon(give_up))
+                self.call(give_up)
             ended.wait()
             raise
         if began and began[0].done() and not began[0].cancelled():

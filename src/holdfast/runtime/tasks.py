@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.aio.executor import call_soon, retrieve_exception
 from holdfast.connect import make_model
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import Closed, Draining, HoldfastError
@@ -136,7 +137,8 @@ class AgentTasks:
         self._loop = asyncio.get_running_loop()
         task = self._loop.create_task(work)
         self.tasks.add(task)
-        task.add_done_callback(self._discard_task)
+        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(retrieve_exception)
         return task
 
     @asynccontextmanager
@@ -179,21 +181,12 @@ class AgentTasks:
         if left:
             await asyncio.wait(left, timeout=patience)
 
-    def _discard_task(self, task: asyncio.Task[Any]) -> None:
-        self.tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # Mark it as retrieved: the waiter has it, and a listener that left does not need it.
-
     def call_on_loop(self, call: Callable[..., None], *args: Any) -> None:
         """Call a function on the event loop, from any thread."""
-        loop = self._loop
-        if loop is None or loop.is_closed():
-            return
-        if asyncio._get_running_loop() is loop:
+        if self._loop is not None and asyncio._get_running_loop() is self._loop:
             call(*args)
-            return
-        with suppress(RuntimeError):  # The loop was closed just now, and its listeners are gone.
-            loop.call_soon_threadsafe(call, *args)
+        elif self._loop is not None:
+            call_soon(self._loop, call, *args)
 
     # Stop requests
 
@@ -208,7 +201,7 @@ class AgentTasks:
             )
         if self._watch is None and "shared" in self._env.journal.capabilities:
             self._watch = asyncio.get_running_loop().create_task(self._watch_stops())
-            self._watch.add_done_callback(self._discard_task)
+            self._watch.add_done_callback(retrieve_exception)
         try:
             yield
         finally:

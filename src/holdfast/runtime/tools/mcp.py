@@ -29,6 +29,7 @@ from typing import Any, Final, Self, cast
 
 import msgspec
 
+from holdfast.aio.executor import retrieve_exception
 from holdfast.core.journal.codec import encode
 from holdfast.core.values import exception_text
 from holdfast.core.wire.tools import MAX_NAME_CHARS, read_tool_defs
@@ -301,7 +302,7 @@ class McpConnection:
     def __init__(self, target: McpTarget) -> None:
         self.loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[Client] = self.loop.create_future()
-        self._ready.add_done_callback(_retrieve_exception)
+        self._ready.add_done_callback(retrieve_exception)
         self._stop = asyncio.Event()
         self._talking = anyio.CancelScope()
         self._talks, self._lost = False, False
@@ -449,9 +450,3 @@ def describe_error(error: BaseException) -> str:
         error = error.exceptions[0]
     text = str(error) if isinstance(error, MCPError) else exception_text(error)
     return " ".join(text.split())[:300].rstrip(".")
-
-
-def _retrieve_exception(ready: asyncio.Future[Client]) -> None:
-    """Retrieve the exception, so that the loop does not log a failure that has no waiter."""
-    if not ready.cancelled():
-        ready.exception()
