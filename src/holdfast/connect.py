@@ -37,7 +37,7 @@ from holdfast.records.ids import check_id
 from holdfast.records.reports import Progress
 from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
-from holdfast.system import SharedLru, SystemClock, SystemIds
+from holdfast.system import Lru, SystemClock, SystemIds
 
 DURABILITIES = ("full", "fast")
 MAX_PERCENT = 100
@@ -292,10 +292,10 @@ def assemble_env(
         embedder=make_embedder(beside.embedder),
         transients=TransientEntries(settings.transient_entries),
         sinks=SinkRegistry(),
-        vectors=SharedLru(settings.cached_vectors, weigh=count_vectors),
+        vectors=Lru(settings.cached_vectors, weigh=count_vectors),
         past=build_past_factory(_make_empty_journal),
         queues=TurnQueue(),
-        recent=SharedLru(settings.cached_windows),
+        recent=Lru(settings.cached_windows),
         documents=beside.documents,
         fetcher=beside.fetcher,
         telemetry=beside.telemetry,

@@ -148,70 +148,51 @@ class ForkLock:
         self.lock = self._make()
 
 
-class SharedLru(Generic[KeyT, ValueT]):
-    """An LRU cache that threads share; see `Lru`."""
-
-    def __init__(self, most: int, weigh: Callable[[ValueT], int] | None = None) -> None:
-        self._kept = Lru[KeyT, ValueT](most, weigh)
-        self._guard = ForkLock()
-
-    def get(self, key: KeyT) -> ValueT | None:
-        """Return a value and mark it as used, or None."""
-        with self._guard.lock:
-            return self._kept.get(key)
-
-    def put(self, key: KeyT, value: ValueT) -> None:
-        """Keep a value as the most recently used one, dropping others to make room."""
-        with self._guard.lock:
-            self._kept.put(key, value)
-
-    def clear(self) -> None:
-        """Remove everything."""
-        with self._guard.lock:
-            self._kept.clear()
-
-
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew)
 
 
 class Lru(Generic[KeyT, ValueT]):
-    """Values by key, at most `most` of them, or of that total weight if `weigh` is given. The caller locks it."""
+    """Values by key, at most `most` of them, or of that total weight if `weigh` is given. Threads may share it."""
 
     def __init__(self, most: int, weigh: Callable[[ValueT], int] | None = None) -> None:
         self._most, self._weigh, self._weight = most, weigh, 0
         self._kept: OrderedDict[KeyT, ValueT] = OrderedDict()
+        self._guard = ForkLock()
 
     def get(self, key: KeyT) -> ValueT | None:
         """Return a value and mark it as used, or None."""
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
-        return None
+        with self._guard.lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
 
     def put(self, key: KeyT, value: ValueT) -> None:
         """Keep a value as the most recently used one, dropping others to make room."""
-        before = self._kept.pop(key, None)
-        self._kept[key] = value
-        if self._weigh is None:
-            if len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-            return
-        self._weight += self._weigh(value) - (0 if before is None else self._weigh(before))
-        while self._weight > self._most:
-            self._weight -= self._weigh(self._kept.popitem(last=False)[1])
+        with self._guard.lock:
+            before = self._kept.pop(key, None)
+            self._kept[key] = value
+            if self._weigh is None:
+                if len(self._kept) > self._most:
+                    self._kept.popitem(last=False)
+                return
+            self._weight += self._weigh(value) - (0 if before is None else self._weigh(before))
+            while self._weight > self._most:
+                self._weight -= self._weigh(self._kept.popitem(last=False)[1])
 
     def drop(self, key: KeyT) -> ValueT | None:
         """Remove and return a value, or None."""
-        value = self._kept.pop(key, None)
-        if value is not None and self._weigh is not None:
-            self._weight -= self._weigh(value)
-        return value
+        with self._guard.lock:
+            value = self._kept.pop(key, None)
+            if value is not None and self._weigh is not None:
+                self._weight -= self._weigh(value)
+            return value
 
     def clear(self) -> None:
         """Remove everything."""
-        self._kept.clear()
-        self._weight = 0
+        with self._guard.lock:
+            self._kept.clear()
+            self._weight = 0
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -16,10 +16,11 @@ from holdfast.flow.effects.sinks import SinkRegistry
 from holdfast.flow.frames import steps
 from holdfast.flow.journal.observers import EventCallbacks
 from holdfast.flow.state.store import Storage, TransientEntries
+from holdfast.flow.state.vectors import count_vectors
 from holdfast.journal import text_index
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.sqlite import fts
-from holdfast.system import SharedLru
+from holdfast.system import Lru
 from tests.edges.tenant_actor import by_words
 from tests.edges.test_tenants import compare
 
@@ -55,9 +56,13 @@ def room_for_transients_is_shared(patch: Patch) -> None:
 
 
 def vectors_by_scope_alone(patch: Patch) -> None:
-    get, put = SharedLru.get, SharedLru.put
-    patch.setattr(SharedLru, "get", lambda self, place: get(self, ("", *place[1:])))
-    patch.setattr(SharedLru, "put", lambda self, place, *kept: put(self, ("", *place[1:]), *kept))
+    get, put = Lru.get, Lru.put
+
+    def place_of(cache: Any, key: Any) -> Any:
+        return ("", *key[1:]) if cache._weigh is count_vectors else key
+
+    patch.setattr(Lru, "get", lambda self, key: get(self, place_of(self, key)))
+    patch.setattr(Lru, "put", lambda self, key, *kept: put(self, place_of(self, key), *kept))
 
 
 def callbacks_hear_everybody(patch: Patch) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.flow.state.store import TransientEntries
     from holdfast.flow.state.vectors import VectorBlocks
     from holdfast.flow.turns.open import TurnQueue
-    from holdfast.system import SharedLru
+    from holdfast.system import Lru
 
 
 class Clock(Protocol):
@@ -284,12 +284,12 @@ class Env(msgspec.Struct, frozen=True, kw_only=True):
     summarizer: Summarizer | None = None
     embedder: Embedder | None = None
     transients: TransientEntries | None = None
-    vectors: SharedLru[tuple[str, str, str], VectorBlocks] | None = None
+    vectors: Lru[tuple[str, str, str], VectorBlocks] | None = None
     sinks: SinkRegistry | None = None
     documents: Documents | None = None
     fetcher: Fetcher | None = None
     telemetry: Telemetry | None = None
-    recent: SharedLru[tuple[str, str, str], Any] | None = None
+    recent: Lru[tuple[str, str, str], Any] | None = None
     queues: TurnQueue | None = None
     past: Callable[[Env, int], Env] | None = None
     """Return the environment of the journal as it was at a cursor, in memory."""

@@ -41,7 +41,7 @@ from holdfast.sqlite.connection import (
 from holdfast.sqlite.fts import TextIndex
 from holdfast.sqlite.pool import SqlitePool
 from holdfast.sqlite.vectors import load_numpy, similarities
-from holdfast.system import SharedLru
+from holdfast.system import Lru
 
 APPLICATION_ID = 0x68667374  # "hfst"
 SCHEMA_VERSION = 1
@@ -112,7 +112,7 @@ class SqliteStore:
         create_file(self.path)
         busy_ms = (settings or Settings()).busy_ms
         self._connections = SqlitePool(self.path, STORE_FILE, durability=durability, busy_ms=busy_ms, vfs=None)
-        self._vectors: CollectionCache = SharedLru(CACHED_BYTES, weigh=lambda collection: collection.size)
+        self._vectors: CollectionCache = Lru(CACHED_BYTES, weigh=lambda collection: collection.size)
         self._writes = itertools.count(1)
 
     # reading
@@ -302,7 +302,7 @@ class VectorCollection(msgspec.Struct, frozen=True):
         return len(self.data) + 120 * len(self.ids)
 
 
-CollectionCache = SharedLru[tuple[str, str, int], VectorCollection]
+CollectionCache = Lru[tuple[str, str, int], VectorCollection]
 
 
 def _extend_collection(known: VectorCollection, rows: Iterable[VectorRow], newest: int) -> VectorCollection:

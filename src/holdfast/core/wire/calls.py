@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -167,19 +167,6 @@ class _CallQueue(msgspec.Struct):
     """The calls of each message that may be open, oldest first."""
     answered: list[ItemIndex] = []
 
-    def find_nearest(self, answers: Container[ItemIndex]) -> ItemIndex | None:
-        """Return the first open call of the newest message that has one. Calls found answered are not checked again."""
-        while self.groups:
-            group = self.groups[-1]
-            for at, call in enumerate(group):
-                if call not in answers:
-                    self.answered += group[:at]
-                    del group[:at]
-                    return call
-            self.answered += group
-            self.groups.pop()
-        return None
-
 
 _QueueById = defaultdict[str, _CallQueue]
 
@@ -236,8 +223,16 @@ def _add_calls(messages: Sequence[Message], indexes: range, waiting: _QueueById,
 def _assign_result(
     messages: Sequence[Message], found: CallMatches, place: ItemIndex, result: ToolCallResult, under: _CallQueue
 ) -> None:
-    """Give one result to the next open call with its id. A real result replaces a stand-in."""
-    call = under.find_nearest(found.answers)
+    """Give one result to the first open call of the newest message that has one. A real result replaces a stand-in."""
+    call = None
+    while under.groups and call is None:  # Calls found answered are not checked again.
+        group = under.groups[-1]
+        while group and group[0] in found.answers:
+            under.answered.append(group.pop(0))
+        if group:
+            call = group[0]
+        else:
+            under.groups.pop()
     while call is None and under.answered and not result.interrupted:
         answered = under.answered.pop()
         earlier = found.answers[answered]

@@ -51,7 +51,7 @@ _NORMAL_FINISHES = ("stop", "tool_calls", "function_call", "end_turn", "tool_use
 def read_input(item: Any, *, partial: bool = False) -> list[Message]:
     """Return the messages in an item; raise InvalidMessage if it is not a message."""
     messages: list[Message] = []
-    if isinstance(item, str):
+    if isinstance(item, str | Message):
         messages = _read_item(item, ReadNotes(strict=True, partial=partial))
     else:
         given = list(item) if isinstance(item, list | tuple) else [item]

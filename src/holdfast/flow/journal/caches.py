@@ -42,8 +42,7 @@ class StateCache:
 
     def get(self, tenant: str, stream: str) -> StreamState | None:
         """Return a state that may be out of date, or None."""
-        with self._mutex.lock:
-            return self._kept.get((tenant, stream))
+        return self._kept.get((tenant, stream))
 
     def put(self, tenant: str, stream: str, state: StreamState) -> None:
         """Cache a committed state, unless a newer one is cached."""
@@ -54,46 +53,38 @@ class StateCache:
 
     def drop(self, tenant: str, stream: str) -> None:
         """Drop one state."""
-        with self._mutex.lock:
-            self._kept.drop((tenant, stream))
+        self._kept.drop((tenant, stream))
 
     def clear(self) -> None:
         """Drop everything."""
-        with self._mutex.lock:
-            self._kept.clear()
-            self._places.clear()
-            self._goals.clear()
-            self._openers.clear()
+        self._kept.clear()
+        self._places.clear()
+        self._goals.clear()
+        self._openers.clear()
 
     def frame_stream(self, tenant: str, frame: str) -> str | None:
         """Return the stream that a frame lives in for ever, or None if it is not cached."""
-        with self._mutex.lock:
-            return self._places.get((tenant, frame))
+        return self._places.get((tenant, frame))
 
     def note_frame_stream(self, tenant: str, frame: str, stream: str) -> None:
         """Cache the stream that a frame lives in."""
-        with self._mutex.lock:
-            self._places.put((tenant, frame), stream)
+        self._places.put((tenant, frame), stream)
 
     def session_opener(self, tenant: str, stream: str) -> int | None:
         """Return the pseudonym of the user who opened a session, 0 for nobody, or None if it is not cached."""
-        with self._mutex.lock:
-            return self._openers.get((tenant, stream))
+        return self._openers.get((tenant, stream))
 
     def note_session_opener(self, tenant: str, stream: str, user: int) -> None:
         """Cache who opened a session, which never changes."""
-        with self._mutex.lock:
-            self._openers.put((tenant, stream), user)
+        self._openers.put((tenant, stream), user)
 
     def note_goal(self, tenant: str, stream: str, version: int, goal: GoalContent) -> None:
         """Cache the goal of a pushed frame until it is read: most frames end in the process that pushed them."""
-        with self._mutex.lock:
-            self._goals.put((tenant, stream, version), goal)
+        self._goals.put((tenant, stream, version), goal)
 
     def take_goal(self, tenant: str, stream: str, version: int) -> GoalContent | None:
         """Remove and return a cached goal, or None."""
-        with self._mutex.lock:
-            return self._goals.drop((tenant, stream, version))
+        return self._goals.drop((tenant, stream, version))
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -30,7 +30,7 @@ from holdfast.records.batches import Artifact
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.reports import EventQuery, Subject
 from holdfast.records.settings import Settings
-from holdfast.system import SharedLru
+from holdfast.system import Lru
 
 PAGE: Final = 512
 
@@ -176,7 +176,7 @@ def _replace_journal(env: Env, journal: Journal, clock: Clock) -> Env:
         memory=None,
         summarizer=None,
         transients=TransientEntries(settings.transient_entries),
-        vectors=SharedLru(settings.cached_vectors, weigh=count_vectors),
+        vectors=Lru(settings.cached_vectors, weigh=count_vectors),
         sinks=SinkRegistry(),
         documents=None,
         fetcher=None,
