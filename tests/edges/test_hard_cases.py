@@ -230,7 +230,8 @@ def test_a_fork_while_another_thread_holds_the_cache_does_no_harm() -> None:
         held, go = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with hf.env.states._mutex.lock, hf.env.journal._lock.lock:  # type: ignore[attr-defined]
+            states = hf.env.states
+            with states._mutex.lock, states._kept._guard.lock, hf.env.journal._lock.lock:  # type: ignore[attr-defined]
                 held.set()
                 go.wait(20)
 

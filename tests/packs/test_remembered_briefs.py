@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import CallModel, Holdfast
 from holdfast.flow.packs import pack
-from holdfast.system import SharedLru
+from holdfast.system import Lru
 from tests.packs.test_remembered_windows import Clients, clients
 
 __all__ = ["clients"]
@@ -73,13 +73,13 @@ def own_words_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
 
 
 def versions_are_not_compared(patch: pytest.MonkeyPatch) -> None:
-    get = SharedLru.get
+    get = Lru.get
 
-    def whatever_was_written(self: SharedLru, place: Any) -> Any:
+    def whatever_was_written(self: Lru, place: Any) -> Any:
         known = get(self, place)
         return (Anything(), *known[1:]) if isinstance(known, tuple) else known
 
-    patch.setattr(SharedLru, "get", whatever_was_written)
+    patch.setattr(Lru, "get", whatever_was_written)
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -12,7 +12,7 @@ import holdfast
 from holdfast import Holdfast, Message, Session, ToolCallRequest
 from holdfast.flow.packs import recent
 from holdfast.flow.packs.recent import ThreadTail
-from holdfast.system import SharedLru
+from holdfast.system import Lru
 from tests.packs.pack_trials import NO_MEMORY
 from tests.packs.worlds import TOOLS
 
@@ -219,7 +219,7 @@ def test_what_is_kept_does_not_grow_with_the_conversation(clients: Clients) -> N
         chat.append(words(nth))
         chat.pack(BUDGET)
         kept = clients.one.env.recent
-        assert isinstance(kept, SharedLru)
-        (known,) = (one for one in kept._kept._kept.values() if isinstance(one, ThreadTail))
+        assert isinstance(kept, Lru)
+        (known,) = (one for one in kept._kept.values() if isinstance(one, ThreadTail))
         sizes.append(len(known.messages))
     assert max(sizes[20:]) <= max(sizes[10:20]) + 2

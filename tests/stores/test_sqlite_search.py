@@ -182,11 +182,11 @@ def test_both_kinds_of_match_are_united_with_both_scores(store: SqliteStore) -> 
 
 def test_memory_for_vectors_has_a_cap(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = seeded("cap")
-    monkeypatch.setattr(store._vectors._kept, "_most", 3_000)
+    monkeypatch.setattr(store._vectors, "_most", 3_000)
     for scope in range(6):
         for number in range(10):
             store.put(f"user/{scope}", f"k{number}", entry(vector=vector(chance), embedder="e"))
     for scope in [*range(6), 0, 5]:
         wanted = EntrySearchQuery(now=0, terms=(), vector=vector(chance), embedder="e")
         assert store.search(f"user/{scope}", wanted)
-        assert sum(one.size for one in store._vectors._kept._kept.values()) <= 3_000
+        assert sum(one.size for one in store._vectors._kept.values()) <= 3_000

@@ -19,13 +19,12 @@ import pydantic
 import pytest
 
 import holdfast
-from holdfast import Holdfast, Scripted, tool
+from holdfast import Holdfast, Scripted, Tool, ToolDef, tool
 from holdfast.core.journal.codec import encode
 from holdfast.model.scripted import call
 from holdfast.runtime.tools import result as tool_result
 from holdfast.runtime.tools import tool as tool_run
 from holdfast.runtime.tools.result import Bytes, ToolOutcome, build_outcome
-from holdfast.runtime.tools.tool import run_function
 from tests.backends import IN_MEMORY
 from tests.scale import seeded, volume
 from tests.turns.loops import SESSION
@@ -305,7 +304,7 @@ def test_a_tool_that_is_closed_is_closed() -> None:
             raise
 
     async def begun() -> Any:
-        at_work = run_function("waits", waits, {}, lambda work: asyncio.sleep(0), is_async=True, timeout=None)
+        at_work = Tool(waits, ToolDef(name="waits")).run({}, None, lambda work: asyncio.sleep(0))
         at_work.send(None)
         return at_work
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import Scripted, tool
+from holdfast import Scripted, Tool, ToolDef, tool
 from holdfast.aio import executor as async_pool
 from holdfast.aio.executor import THREADS, CallbackPool
 from holdfast.errors import ToolFailed
-from holdfast.runtime.tools.tool import run_function
 from tests.turns.agent_world import until
 
 # tools that hang
@@ -89,6 +88,6 @@ def test_the_time_of_a_tool_runs_from_when_it_begins() -> None:
         return await asyncio.to_thread(work)
 
     async def test() -> Any:
-        return await run_function("t", lambda: "ran", {}, lined_up, is_async=False, timeout=0.05)
+        return await Tool(lambda: "ran", ToolDef(name="t"), timeout=0.05).run({}, None, lined_up)
 
     assert asyncio.run(test()) == "ran"

@@ -48,12 +48,6 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     source: Source = Source()
     artifacts: tuple[Artifact, ...] = ()
 
-    @property
-    def size(self) -> int:
-        """Bytes that this batch adds, roughly."""
-        events = [event for part in self.parts for event in part.events]
-        return sum([len(event.facts) + len(event.content or b"") for event in events])
-
 
 class PartPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """The position of an appended part: versions `first` to `last` of its stream."""

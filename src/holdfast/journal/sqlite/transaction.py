@@ -125,7 +125,8 @@ class GroupCommit:
 
     def _join(self, own: GroupMember) -> CommitRound:
         with self._mutex:
-            joined, size = self._open, own.batch.size
+            joined, events = self._open, [event for part in own.batch.parts for event in part.events]
+            size = sum([len(event.facts) + len(event.content or b"") for event in events])
             full = len(joined.members) >= self._members or joined.size + size > self._size
             if joined.begun or (full and joined.members):
                 joined = self._open = CommitRound()

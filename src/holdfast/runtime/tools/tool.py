@@ -130,15 +130,38 @@ class Tool(Generic[P, R]):
     async def run(self, args: Mapping[str, Any], call: object, in_thread: ThreadRunner) -> R:
         """Run the tool with values from `read`: an `async def` right here, a `def` in a thread.
 
-        Raises ToolTimedOut after its timeout. A thread cannot be stopped: its work then goes on, and its result is
-        dropped.
+        The timeout starts when the function does, and exceeding it raises ToolTimedOut. A thread cannot be stopped: its
+        work then goes on, and its result is dropped. A tool is user code. Its exceptions pass through, with five
+        exceptions: SystemExit, KeyboardInterrupt, a cancellation of itself, GeneratorExit and StopIteration would end
+        or hang the waiter, or the event loop that all others share.
         """
         given = dict(args)
         if self._signature is not None and self._signature.call is not None:
             given[self._signature.call] = call
-        name, function = self.definition.name, self.function
-        made = run_function(name, function, given, in_thread, is_async=self.is_async, timeout=self.timeout)
-        return cast("R", await made)
+        name, timeout = self.definition.name, self.timeout
+        try:
+            async with asyncio.timeout(timeout if self.is_async else None) as timer:
+                if self.is_async:
+                    return cast("R", await _run_async(name, self.function, given))
+                loop = asyncio.get_running_loop()
+
+                def start_timer() -> None:
+                    with suppress(RuntimeError):  # It has already ended.
+                        timer.reschedule(loop.time() + (timeout or 0))
+
+                def work() -> Any:
+                    if timeout is not None:
+                        with suppress(RuntimeError):  # The loop is closed, and its waiters are gone.
+                            loop.call_soon_threadsafe(start_timer)
+                    return _run_sync(name, self.function, given)
+
+                return cast("R", await in_thread(work))
+        except TimeoutError:
+            if not timer.expired():
+                raise  # The tool's own: something it waited for timed out.
+            raise ToolTimedOut(
+                f"{name} did not end within {timeout:g} seconds. It may or may not have taken effect."
+            ) from None
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
@@ -237,46 +260,6 @@ def _parameter_names(predicate: Callable[..., Any]) -> list[str] | None:
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return None
     return [name for name, one in parameters.items() if one.kind not in _VARIADIC_KINDS]
-
-
-async def run_function(
-    name: str,
-    function: Callable[..., Any],
-    given: dict[str, Any],
-    in_thread: ThreadRunner,
-    *,
-    is_async: bool,
-    timeout: float | None,
-) -> Any:
-    """Await an `async def`, or run a `def` in a thread. The time limit starts when the function does.
-
-    A tool is user code. Its exceptions pass through, with six exceptions: SystemExit, KeyboardInterrupt, a
-    cancellation of itself, GeneratorExit and StopIteration would end or hang the waiter, or the event loop that all
-    others share, and exceeding the time limit raises ToolTimedOut.
-    """
-    try:
-        async with asyncio.timeout(timeout if is_async else None) as timer:
-            if is_async:
-                return await _run_async(name, function, given)
-            loop = asyncio.get_running_loop()
-
-            def start_timer() -> None:
-                with suppress(RuntimeError):  # It has already ended.
-                    timer.reschedule(loop.time() + (timeout or 0))
-
-            def work() -> Any:
-                if timeout is not None:
-                    with suppress(RuntimeError):  # The loop is closed, and its waiters are gone.
-                        loop.call_soon_threadsafe(start_timer)
-                return _run_sync(name, function, given)
-
-            return await in_thread(work)
-    except TimeoutError:
-        if not timer.expired():
-            raise  # The tool's own: something it waited for timed out.
-        raise ToolTimedOut(
-            f"{name} did not end within {timeout:g} seconds. It may or may not have taken effect."
-        ) from None
 
 
 async def _run_async(name: str, function: Callable[..., Any], given: dict[str, Any]) -> Any:
