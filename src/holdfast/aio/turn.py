@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from holdfast.aio.executor import SHORT, ThreadPools, leave_in_thread, settle
 from holdfast.aio.frame import AsyncFrame
-from holdfast.client.pack import ContextPack, wrap_pack
+from holdfast.client.pack import ContextPack
 from holdfast.client.turn import EMPTY_STREAM, Ask, CallModel, CallTool, Done, Step, make_step, make_turn_frame
 from holdfast.core.wire.stream import make_accumulator
 from holdfast.errors import HoldfastError, InvalidValue, ModelFailed
@@ -231,7 +231,7 @@ class AsyncTurn:
 
     def _make_step(self, step: EngineStep) -> Step:
         if isinstance(step, TurnModelCall):  # Its files are loaded: rendering must not block on the disk.
-            pack = wrap_pack(self.engine.env, step.packed, step.digest).load_files()
+            pack = ContextPack(self.engine.env, step.packed, step.digest).load_files()
             return AsyncCallModel(self.engine, step, pack, self._threads)
         if isinstance(step, TurnToolCall):
             return AsyncCallTool(self.engine, step, self._threads)

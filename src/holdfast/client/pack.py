@@ -6,7 +6,6 @@ Sessions, frames and `hf.index` make packs in one way, now or as of a past momen
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -27,7 +26,6 @@ from holdfast.flow.packs import rebuild, visibility
 from holdfast.flow.packs.visibility import PackRequest, Visibility
 from holdfast.flow.sessions import read as session_read
 from holdfast.ports import Env
-from holdfast.ports.journal import Journal
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.packs import (
     MAIN_ROLE,
@@ -52,26 +50,20 @@ class ContextPack:
     Lists and mappings that it returns are copies: changing them changes no pack and no request.
     """
 
-    __slots__ = ("_digest", "_journal", "_load", "_packed", "_tenant")
+    __slots__ = ("_digest", "_env", "_loaded", "_packed")
 
     def __init__(
-        self,
-        packed: AssembledPack,
-        *,
-        journal: Journal,
-        tenant: str,
-        load: Callable[[Message], Message],
-        digest: str | None = None,
+        self, env: Env, packed: AssembledPack, digest: str | None = None, loaded: list[Message] | None = None
     ) -> None:
-        self._packed, self._journal, self._tenant = packed, journal, tenant
-        self._load, self._digest = load, digest
+        """Wrap a pack for callers; the digest and the messages with their files are given if they are known."""
+        self._env, self._packed, self._digest, self._loaded = env, packed, digest, loaded
 
     # content
 
     @property
     def messages(self) -> list[Message]:
         """All messages but the system prompt, in the order shown."""
-        return list(assemble.copy_messages(self._pack_messages()))
+        return [message for segment in self.segments for message in segment.messages]
 
     @property
     def system(self) -> str | None:
@@ -183,7 +175,7 @@ class ContextPack:
     def digest(self) -> str:
         """A name for the exact content: equal for equal packs of one journal."""
         if self._digest is None:
-            self._digest = compute_digest(self._journal.secret, self._tenant, self._packed)
+            self._digest = compute_digest(self._env.journal.secret, self._env.tenant, self._packed)
         return self._digest
 
     def diff(self, other: ContextPack) -> PackDiff:
@@ -215,20 +207,13 @@ class ContextPack:
 
     def load_files(self) -> ContextPack:
         """Return the same pack with its files in memory and its digest computed: it needs the journal no more."""
-        whole = {id(message): self._load(message) for message in self._pack_messages()}
-        return ContextPack(
-            self._packed,
-            journal=self._journal,
-            tenant=self._tenant,
-            load=lambda message: whole.get(id(message), message),
-            digest=self.digest,
-        )
+        return ContextPack(self._env, self._packed, self.digest, self._load_messages())
 
     def _load_messages(self) -> list[Message]:
-        return [self._load(message) for message in self._pack_messages()]
-
-    def _pack_messages(self) -> list[Message]:
-        return [message for segment in self._packed.segments for message in segment.messages]
+        if self._loaded is not None:
+            return self._loaded
+        shown = [message for segment in self._packed.segments for message in segment.messages]
+        return [session_read.inline_artifacts(self._env, message) for message in shown]
 
     def __repr__(self) -> str:
         talk = self._packed.conversation
@@ -285,24 +270,17 @@ def pack_frame(env: Env, frame: str, asked: PackRequest, as_of: int | None) -> C
 
 def _make_pack(env: Env, seen: Callable[[Env], Visibility], asked: PackRequest, as_of: int | None) -> ContextPack:
     if as_of is None:
-        return wrap_pack(env, pack_flow.build_pack(env, seen(env), asked))
+        return ContextPack(env, pack_flow.build_pack(env, seen(env), asked))
     if env.past is None:
         raise NotFound("This journal cannot be looked at as it was. Open it with holdfast.open.")
     then = env.past(env, as_of)
     made = pack_flow.build_pack(then, seen(then), asked)
-    marked = replace(made, metadata=replace(made.metadata, reconstructed=True))
-    return wrap_pack(then, marked)
-
-
-def wrap_pack(env: Env, made: AssembledPack, digest: str | None = None) -> ContextPack:
-    """Wrap a pack for callers; `digest` is given if it is known."""
-    load = partial(session_read.inline_artifacts, env)
-    return ContextPack(made, journal=env.journal, tenant=env.tenant, load=load, digest=digest)
+    return ContextPack(then, replace(made, metadata=replace(made.metadata, reconstructed=True)))
 
 
 def pack_at(env: Env, call: str, session: str | None = None) -> ContextPack:
     """Return the pack that a call was given; of one session only, if its stream is given."""
-    return wrap_pack(env, rebuild.pack_at(env, call, session))
+    return ContextPack(env, rebuild.pack_at(env, call, session))
 
 
 def begin_packed_call(
@@ -319,9 +297,9 @@ def begin_packed_call(
     """Journal a pack and that a model is about to be called with it; return the call's id."""
     if not isinstance(pack, ContextPack):
         raise InvalidValue(f"pack must be what pack() gave, not {type(pack).__name__}.")
-    if pack._tenant != env.tenant:
+    if pack._env.tenant != env.tenant:
         raise InvalidValue("This pack was made for another tenant. Make one with this view's own pack().")
-    if pack._journal is not env.journal and pack._journal.secret != env.journal.secret:
+    if pack._env.journal is not env.journal and pack._env.journal.secret != env.journal.secret:
         raise InvalidValue("This pack was made from another journal. Make one with this client's own pack().")
     made = pack._packed
     if thread is not None and made.metadata.scope != thread:

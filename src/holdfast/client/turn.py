@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast.client.frame import TurnFrame
-from holdfast.client.pack import ContextPack, wrap_pack
+from holdfast.client.pack import ContextPack
 from holdfast.core.wire.read import read_input
 from holdfast.core.wire.stream import make_accumulator
 from holdfast.errors import HoldfastError, InvalidMessage, InvalidValue, ModelFailed
@@ -306,7 +306,7 @@ def make_turn_frame(engine: TurnEngine) -> TurnFrame:
 def make_step(engine: TurnEngine, step: EngineStep) -> Step:
     """Return an engine's step as the loop gets it."""
     if isinstance(step, TurnModelCall):
-        return CallModel(engine, step, wrap_pack(engine.env, step.packed, step.digest))
+        return CallModel(engine, step, ContextPack(engine.env, step.packed, step.digest))
     if isinstance(step, TurnToolCall):
         return CallTool(engine, step)
     return Ask(step.questions) if isinstance(step, TurnQuestions) else Done(step)

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.aio.executor import STEPS, ThreadPools
 from holdfast.client.frame import TurnFrame
-from holdfast.client.pack import ContextPack, wrap_pack
+from holdfast.client.pack import ContextPack
 from holdfast.client.turn import Ask, Done
 from holdfast.errors import (
     ArgumentsUnfit,
@@ -125,7 +125,7 @@ class TurnDriver:
         """Return the next steps; a model call with its pack, whose files are loaded: rendering must not block."""
         steps = self._engine.next_steps()
         return [
-            (step, wrap_pack(self._engine.env, step.packed, step.digest).load_files())
+            (step, ContextPack(self._engine.env, step.packed, step.digest).load_files())
             if isinstance(step, TurnModelCall)
             else step
             for step in steps
