@@ -379,6 +379,21 @@ async def iterate_pages(threads: ThreadPools, found: Iterator[T]) -> AsyncIterat
         more = len(page) == PAGE
 
 
+SyncT = TypeVar("SyncT")
+
+
+class AsyncTwin(Generic[SyncT]):
+    """The twin of a sync object for asyncio: it calls the object's methods in threads."""
+
+    __slots__ = ("_sync", "_threads")
+
+    def __init__(self, sync: SyncT, threads: ThreadPools) -> None:
+        self._sync, self._threads = sync, threads
+
+    def __repr__(self) -> str:
+        return f"Async{self._sync!r}"
+
+
 def make_async(
     method: Callable[Concatenate[Any, P], T],
     run: Callable[[ThreadPools, Callable[[], Any]], Awaitable[Any]] = ThreadPools.run,

@@ -26,6 +26,7 @@ from holdfast.aio.executor import (
     SHORT,
     STEPS,
     WAITING,
+    AsyncTwin,
     ThreadPools,
     has_result,
     leave_in_thread,
@@ -68,12 +69,8 @@ class CancellableRootFrame(Frame):
             self._waited = True
 
 
-class AsyncFrame:
+class AsyncFrame(AsyncTwin[Frame]):
     """A live frame for an `async with` block, created by `hf.frame` or `frame.frame`."""
-
-    def __init__(self, frame: Frame, threads: ThreadPools) -> None:
-        self._sync = frame
-        self._threads = threads
 
     @overload
     async def append(self, message: list[Any], **options: Unpack[AppendOptions]) -> list[Message]: ...
@@ -210,9 +207,6 @@ class AsyncFrame:
     suspend = make_async(Frame.suspend)
     ask = make_async(Frame.ask)
 
-    def __repr__(self) -> str:
-        return f"Async{self._sync!r}"
-
 
 CalledStep = tuple[RunStart, Awaitable[Any] | None]
 
@@ -313,28 +307,21 @@ def is_async(fn: Any) -> bool:
     return inspect.iscoroutinefunction(fn) or (callable(fn) and inspect.iscoroutinefunction(type(fn).__call__))
 
 
-class AsyncHistoryTools:
+class AsyncHistoryTools(AsyncTwin[HistoryTools]):
     """HistoryTools for asyncio."""
 
-    __slots__ = ("_threads", "_tools")
-
-    def __init__(self, tools: HistoryTools, threads: ThreadPools) -> None:
-        self._tools = tools
-        self._threads = threads
+    __slots__ = ()
 
     @property
     def definitions(self) -> list[ToolDef]:
         """See HistoryTools.definitions."""
-        return self._tools.definitions
+        return self._sync.definitions
 
     @property
     def names(self) -> frozenset[str]:
         """See HistoryTools.names."""
-        return self._tools.names
+        return self._sync.names
 
     async def run(self, name: str, arguments: str | Mapping[str, Any]) -> str:
         """See HistoryTools.run."""
-        return await run_search(self._threads, lambda: self._tools.run(name, arguments))
-
-    def __repr__(self) -> str:
-        return f"Async{self._tools!r}"
+        return await run_search(self._threads, lambda: self._sync.run(name, arguments))

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
 from holdfast.aio.callbacks import AnyStore, AnySummarizer, AsyncCompaction, run_offer, run_search, run_with_rules
-from holdfast.aio.executor import ThreadPools, iterate_pages, make_async, run_pack
+from holdfast.aio.executor import AsyncTwin, ThreadPools, iterate_pages, make_async, run_pack
 from holdfast.aio.session_views import AsyncSessionCompaction, AsyncSessionDetails, AsyncSessionPacks
 from holdfast.aio.turn import AsyncTurn
 from holdfast.client.options import AppendOptions, TurnOptions
@@ -29,15 +29,14 @@ from holdfast.records.usage import Usage
 T = TypeVar("T")
 
 
-class AsyncSession:
+class AsyncSession(AsyncTwin[Session]):
     """A Session for asyncio, created by `await hf.session(…)`; `async for message in chat` reads all of it."""
 
-    __slots__ = ("_env", "_sync", "_threads")
+    __slots__ = ("_env",)
 
     def __init__(self, session: Session, env: Env, threads: ThreadPools) -> None:
-        self._sync = session
+        super().__init__(session, threads)
         self._env = env
-        self._threads = threads
 
     # properties
 
@@ -193,6 +192,3 @@ class AsyncSession:
 
     import_messages = make_async(Session.import_messages)
     export = make_async(Session.export)
-
-    def __repr__(self) -> str:
-        return f"Async{self._sync!r}"

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.aio.callbacks import LoopSummarizer, await_action, run_with_rules
-from holdfast.aio.executor import ThreadPools, make_async
+from holdfast.aio.executor import AsyncTwin, ThreadPools, make_async
 from holdfast.aio.frame import AsyncHistoryTools
 from holdfast.client.history_tools import MAX_TOKENS
 from holdfast.client.session_views import SessionCompaction, SessionDetails, SessionPacks, choose_thread_summarizer
@@ -21,14 +21,10 @@ from holdfast.records.compaction import BudgetGuard, CompactionConfig, Rule, Tel
 from holdfast.records.messages import ToolDef
 
 
-class AsyncSessionPacks:
+class AsyncSessionPacks(AsyncTwin[SessionPacks]):
     """The packs of a thread, for asyncio."""
 
-    __slots__ = ("_sync", "_threads")
-
-    def __init__(self, packs: SessionPacks, threads: ThreadPools) -> None:
-        self._sync = packs
-        self._threads = threads
+    __slots__ = ()
 
     list = make_async(SessionPacks.list)
     begin_model_call = make_async(SessionPacks.begin_model_call, run_with_rules)
@@ -41,22 +37,17 @@ class AsyncSessionPacks:
     brief = make_async(SessionPacks.brief)
     set_brief = make_async(SessionPacks.set_brief)
 
-    def __repr__(self) -> str:
-        return f"Async{self._sync!r}"
 
-
-class AsyncSessionCompaction:
+class AsyncSessionCompaction(AsyncTwin[SessionCompaction]):
     """The compaction of a thread, for asyncio."""
 
-    __slots__ = ("_env", "_session_stream", "_sync", "_thread_stream", "_threads")
+    __slots__ = ("_env", "_session_stream", "_thread_stream")
 
     def __init__(
         self, compaction: SessionCompaction, env: Env, session_stream: str, thread_stream: str, threads: ThreadPools
     ) -> None:
-        self._sync = compaction
-        self._env = env
-        self._session_stream, self._thread_stream = session_stream, thread_stream
-        self._threads = threads
+        super().__init__(compaction, threads)
+        self._env, self._session_stream, self._thread_stream = env, session_stream, thread_stream
 
     async def rules(self) -> tuple[Rule, ...]:
         """See SessionCompaction.rules."""
@@ -77,18 +68,11 @@ class AsyncSessionCompaction:
     summaries = make_async(SessionCompaction.summaries)
     expand = make_async(SessionCompaction.expand)
 
-    def __repr__(self) -> str:
-        return f"Async{self._sync!r}"
 
-
-class AsyncSessionDetails:
+class AsyncSessionDetails(AsyncTwin[SessionDetails]):
     """The status, settings and threads of a session, for asyncio."""
 
-    __slots__ = ("_sync", "_threads")
-
-    def __init__(self, details: SessionDetails, threads: ThreadPools) -> None:
-        self._sync = details
-        self._threads = threads
+    __slots__ = ()
 
     async def status(self) -> str:
         """See SessionDetails.status."""
@@ -111,6 +95,3 @@ class AsyncSessionDetails:
         return await self._threads.run(lambda: self._sync.threads)
 
     open_calls = make_async(SessionDetails.open_calls)
-
-    def __repr__(self) -> str:
-        return f"Async{self._sync!r}"

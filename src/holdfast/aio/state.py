@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from holdfast.aio.callbacks import AnyEmbedder, run_search, wrap_embedder
-from holdfast.aio.executor import AsyncOpener, ThreadPools, close_with_pools, make_async
+from holdfast.aio.executor import AsyncOpener, AsyncTwin, ThreadPools, close_with_pools, make_async
 from holdfast.client.options import SharedStoreOptions, refuse_unknown
 from holdfast.client.state import ReadableState, State, StateReader, StateStore, open_store
 from holdfast.flow.state.store import Storage
@@ -27,15 +27,13 @@ from holdfast.records.scope import Address
 
 T = TypeVar("T")
 D = TypeVar("D")
+ReadableT = TypeVar("ReadableT", bound=ReadableState)
 
 
-class AsyncReadableState:
+class AsyncReadableState(AsyncTwin[ReadableT]):
     """The reading half of one scope, awaited. `name` is the key of an entry."""
 
     __slots__ = ()
-
-    _sync: ReadableState
-    _threads: ThreadPools
 
     @overload
     async def read(self, name: str, /, *, as_: type[T]) -> T | None: ...
@@ -69,16 +67,10 @@ class AsyncReadableState:
     traverse = make_async(ReadableState.traverse)
 
 
-class AsyncStateReader(AsyncReadableState):
+class AsyncStateReader(AsyncReadableState[StateReader]):
     """A read-only view of state, as async operators get it. Call it with a scope to read another one."""
 
-    __slots__ = ("_sync", "_threads")
-
-    _sync: StateReader
-
-    def __init__(self, reader: StateReader, threads: ThreadPools) -> None:
-        self._sync = reader
-        self._threads = threads
+    __slots__ = ()
 
     @property
     def scope(self) -> str:
@@ -89,20 +81,14 @@ class AsyncStateReader(AsyncReadableState):
         """Return the same view of another scope."""
         return AsyncStateReader(self._sync(scope), self._threads)
 
-    def __repr__(self) -> str:
-        return f"Async{self._sync!r}"
 
-
-class AsyncState(AsyncReadableState):
+class AsyncState(AsyncReadableState[State]):
     """The entries and edges of one scope; `async for key in state` yields its keys."""
 
-    __slots__ = ("_embeds", "_sync", "_threads")
-
-    _sync: State
+    __slots__ = ("_embeds",)
 
     def __init__(self, state: State, threads: ThreadPools, *, embeds: bool) -> None:
-        self._sync = state
-        self._threads = threads
+        super().__init__(state, threads)
         self._embeds = embeds
 
     @property
@@ -161,17 +147,13 @@ class AsyncState(AsyncReadableState):
         for name in await self.list():
             yield name
 
-    def __repr__(self) -> str:
-        return f"Async{self._sync!r}"
 
-
-class AsyncStateStore:
+class AsyncStateStore(AsyncTwin[StateStore]):
     """The entries of every scope of one store: `hf.state`, or `await holdfast.open_store_async(…)`."""
 
     def __init__(self, store: StateStore, threads: ThreadPools) -> None:
-        self.store = self._sync = store
-        self.storage = store.storage
-        self._threads = threads
+        super().__init__(store, threads)
+        self.store, self.storage = store, store.storage
         # The journal embeds a query when it is searched; other stores embed what is written.
         self._embeds = store.owner and store.storage.embedder is not None
 
@@ -201,9 +183,6 @@ class AsyncStateStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def __repr__(self) -> str:
-        return f"Async{self._sync!r}"
 
 
 class AsyncStoreOptions(SharedStoreOptions, total=False):

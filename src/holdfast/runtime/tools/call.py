@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.aio.executor import ThreadPools
+from holdfast.aio.executor import AsyncTwin, ThreadPools, make_async
 from holdfast.aio.frame import AsyncFrame
 from holdfast.client.frame import Frame
 from holdfast.core.journal.codec import encode
@@ -104,18 +104,18 @@ class ToolCall:
         return f"ToolCall({self.name!r}, key={self.key!r})"
 
 
-class AsyncToolCall:
+class AsyncToolCall(AsyncTwin[ToolCall]):
     """The call, for tools made with `async def`: methods that wait for the journal are awaited."""
 
     def __init__(self, call: ToolCall, threads: ThreadPools) -> None:
-        self._call, self._threads = call, threads
+        super().__init__(call, threads)
         self.frame = AsyncFrame(call.frame, threads)
         self.name, self.session, self.attempt, self.answer = call.name, call.session, call.attempt, call.answer
 
     @property
     def key(self) -> str:
         """See ToolCall.key."""
-        return self._call.key
+        return self._sync.key
 
     async def ask(
         self,
@@ -127,19 +127,14 @@ class AsyncToolCall:
         **how: Any,
     ) -> Answer:
         """See ToolCall.ask."""
-        return await self._threads.run(lambda: self._call.ask(reason, key=key, kind=kind, options=options, **how))
+        return await self._threads.run(lambda: self._sync.ask(reason, key=key, kind=kind, options=options, **how))
 
-    async def sleep(self, seconds: float, *, key: str | None = None) -> None:
-        """See ToolCall.sleep."""
-        await self._threads.run(lambda: self._call.sleep(seconds, key=key))
+    sleep = make_async(ToolCall.sleep)
 
     def progress(self, text: str, **more: Any) -> None:
         """See ToolCall.progress."""
-        self._call.progress(text, **more)
+        self._sync.progress(text, **more)
 
     async def attach(self, kind: str, *, key: str | None = None, **how: Any) -> str:
         """See ToolCall.attach."""
-        return await self._threads.run(lambda: self._call.attach(kind, key=key, **how))
-
-    def __repr__(self) -> str:
-        return f"Async{self._call!r}"
+        return await self._threads.run(lambda: self._sync.attach(kind, key=key, **how))
