@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from holdfast.core.wire import stream as wire_stream
 from holdfast.core.wire.plain_data import ReadNotes
 from holdfast.core.wire.read import read_input, read_reply
-from holdfast.core.wire.stream import StreamAccumulator, event_format, make_accumulator
+from holdfast.core.wire.stream import StreamAccumulator, event_format
 from holdfast.errors import InvalidMessage, InvalidValue, ModelFailed
 from holdfast.model import exchange
 from holdfast.model.exchange import Fault
@@ -75,7 +75,7 @@ def message_of(whole: dict[str, Any], form: str) -> Message:
 def check_same(form: str, reply: dict[str, Any], seed: int) -> None:
     """The events of a reply come to what it would have been in one piece, and say all that is in it."""
     whole = whole_of(form, reply)
-    pieces = make_accumulator()
+    pieces = StreamAccumulator()
     said = [delta for event in EVENTS[form](whole, cutter(seed)) for delta in pieces.add(event)]
     assert pieces.form == form
     assert pieces.ended
@@ -128,7 +128,7 @@ def test_what_was_used_is_known_as_far_as_it_was_reported() -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_events_are_taken_as_data_lines_too(form: str) -> None:
     whole = whole_of(form, FULL)
-    pieces = make_accumulator(form)
+    pieces = StreamAccumulator(form)
     for event in EVENTS[form](whole):
         pieces.add(as_data(event).split(b"data:", 1)[1])
     pieces.add("data: [DONE]")
@@ -151,7 +151,7 @@ def test_the_first_event_says_whose_stream_it_is(form: str) -> None:
 
 def test_a_form_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidValue, match="responses"):
-        make_accumulator("gemini")
+        StreamAccumulator("gemini")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_form_that_is_none_is_refused() -> None:
 )
 @pytest.mark.parametrize("form", [*FORMS, None])
 def test_an_error_within_a_stream_ends_it(form: str | None, event: dict[str, Any]) -> None:
-    pieces = make_accumulator()
+    pieces = StreamAccumulator()
     for before in EVENTS[form](whole_of(form, FULL))[:4] if form else ():
         pieces.add(before)
     assert pieces.add(event) == []
@@ -186,7 +186,7 @@ def test_a_response_whose_last_event_has_no_output_is_made_of_its_items() -> Non
     events = EVENTS["responses"](whole)
     events[-1] = {**events[-1], "response": {**whole, "output": []}}
     only_done = [event for event in events if "delta" not in event and not event["type"].endswith("added")]
-    pieces, said = make_accumulator(), []
+    pieces, said = StreamAccumulator(), []
     for event in only_done:
         said += pieces.add(event)
     assert pieces.build_response()["output"] == whole["output"]
@@ -244,7 +244,7 @@ def test_hosts_number_their_calls_as_they_like(calls: list[dict[str, Any]]) -> N
 
 
 def test_reasoning_beside_or_within_the_content_is_kept() -> None:
-    pieces = make_accumulator("openai")
+    pieces = StreamAccumulator("openai")
     said = pieces.add(_chunk(reasoning_content="hm, ")) + pieces.add(_chunk(reasoning_content="yes"))
     said += pieces.add(_chunk(content="Hello")) + pieces.add(_chunk(content=[{"type": "text", "text": " you"}]))
     said += pieces.add(_chunk(content="!"))
@@ -256,7 +256,7 @@ def test_reasoning_beside_or_within_the_content_is_kept() -> None:
 
 
 def test_other_choices_are_kept_and_not_said() -> None:
-    pieces = make_accumulator("openai")
+    pieces = StreamAccumulator("openai")
     for index in (0, 1):
         choice = {"index": index, "delta": {"content": f"answer {index}"}, "finish_reason": "stop"}
         pieces.add({"choices": [choice]})
@@ -274,7 +274,7 @@ def test_arguments_that_are_not_json_stay_the_text_that_they_are() -> None:
 
 def test_an_answer_given_to_a_tool_is_text() -> None:
     reply = {"text": "Here:", "calls": [{"name": "answer", "arguments": {"sum": 3}}]}
-    pieces, said = make_accumulator("anthropic", answer_tool="answer"), []
+    pieces, said = StreamAccumulator("anthropic", answer_tool="answer"), []
     for event in EVENTS["anthropic"](whole_of("anthropic", reply)):
         said += pieces.add(event)
     assert {delta.kind for delta in said} == {"text"}
@@ -300,7 +300,7 @@ def test_events_that_make_no_sense_are_never_more_than_a_failed_reply() -> None:
     chance, whole = seeded("spoiled streams"), 0
     for _ in range(volume(400, 20_000)):
         form = chance.choice(FORMS)
-        pieces = make_accumulator(chance.choice((form, None)))
+        pieces = StreamAccumulator(chance.choice((form, None)))
         share = chance.choice((0.002, 0.01, 0.05))
         try:
             for event in EVENTS[form](whole_of(form, FULL), cutter(chance.randrange(2**32))):
@@ -314,7 +314,7 @@ def test_events_that_make_no_sense_are_never_more_than_a_failed_reply() -> None:
 
 
 def test_a_very_long_reply_is_not_put_together_again_for_each_piece() -> None:
-    pieces = make_accumulator("openai")
+    pieces = StreamAccumulator("openai")
     for _ in range(5_000):
         pieces.add(_chunk(content="word "))
     held = pieces._pieces._choices[0].message["content"]  # type: ignore[union-attr]
@@ -358,7 +358,7 @@ def test_streams_of_the_anthropic_sdk_are_taken_as_they_are() -> None:
 
 def _check_sdk(plain: Any, stream: Any) -> None:
     """A stream of an SDK comes to the same message as its response in one piece, but for the ids of the reply."""
-    pieces, said = make_accumulator(), ""
+    pieces, said = StreamAccumulator(), ""
     for event in stream:
         said += "".join(delta.text for delta in pieces.add(event) if delta.kind == "text")
     (whole,), (wanted,) = read_input(pieces.build_response()), read_input(plain)
@@ -413,7 +413,7 @@ def test_planted_bugs_are_noticed(bug: str, form: str, monkeypatch: pytest.Monke
 
 
 def _fed(events: Events) -> StreamAccumulator:
-    pieces = make_accumulator()
+    pieces = StreamAccumulator()
     for event in events:
         pieces.add(event)
     return pieces

@@ -19,7 +19,7 @@ from holdfast.aio.executor import SHORT, ThreadPools, leave_in_thread, settle
 from holdfast.aio.frame import AsyncFrame
 from holdfast.client.pack import ContextPack
 from holdfast.client.turn import EMPTY_STREAM, Ask, CallModel, CallTool, Done, Step, make_step, make_turn_frame
-from holdfast.core.wire.stream import make_accumulator
+from holdfast.core.wire.stream import StreamAccumulator
 from holdfast.errors import HoldfastError, InvalidValue, ModelFailed
 from holdfast.flow.frames.takeover import read_status
 from holdfast.flow.turns import turns
@@ -59,7 +59,7 @@ class AsyncCallModel(CallModel):
         async with aclosing(read_chunks(engine, self._threads, chunks)) as pieces:
             async for chunk in pieces:
                 if gathered is None:
-                    gathered = make_accumulator()
+                    gathered = StreamAccumulator()
                     engine.streamed = partial(getattr, gathered, "text")
                 for delta in gathered.add(chunk):
                     if delta.kind == "text" and delta.text:

@@ -22,7 +22,7 @@ from typing import Any, Self
 from holdfast.client.frame import TurnFrame
 from holdfast.client.pack import ContextPack
 from holdfast.core.wire.read import read_input
-from holdfast.core.wire.stream import make_accumulator
+from holdfast.core.wire.stream import StreamAccumulator
 from holdfast.errors import HoldfastError, InvalidMessage, InvalidValue, ModelFailed
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.calls import EngineStep, TurnModelCall, TurnQuestions, TurnToolCall, error_usage
@@ -321,7 +321,7 @@ def stream_reply(engine: TurnEngine, call: TurnModelCall, chunks: Iterable[Any])
     with closing(_read_chunks(engine, chunks)) as heard:
         for chunk in heard:
             if gathered is None:
-                gathered = make_accumulator()
+                gathered = StreamAccumulator()
                 engine.streamed = partial(getattr, gathered, "text")
             for delta in gathered.add(chunk):
                 if delta.kind == "text" and delta.text:

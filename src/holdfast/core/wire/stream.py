@@ -446,10 +446,13 @@ class StreamAccumulator:
 
     event_format = staticmethod(event_format)
 
-    def __init__(self, form: Format | None = None, *, answer_tool: str | None = None) -> None:
-        self.form = form
+    def __init__(self, form: str | None = None, *, answer_tool: str | None = None) -> None:
+        self.form: Format | None = next((known for known in FORMATS if known == form), None)
+        if self.form != form:
+            known = ", ".join(FORMATS)
+            raise InvalidValue(f"{form!r:.40} is not a form of stream. Use one of {known}, or leave it out.")
         self._answer_tool = answer_tool
-        self._pieces: StreamPieces | None = None if form is None else self._make_pieces(form)
+        self._pieces: StreamPieces | None = None if self.form is None else self._make_pieces(self.form)
 
     def add(self, event: Any) -> list[Delta]:
         """Add an event and return the new pieces."""
@@ -510,14 +513,6 @@ class StreamAccumulator:
         if form == "anthropic":
             return MessagePieces(answer_tool=self._answer_tool)
         return ChatPieces() if form == "openai" else ResponsePieces()
-
-
-def make_accumulator(form: str | None = None, *, answer_tool: str | None = None) -> StreamAccumulator:
-    """Return an accumulator for this format, or for the format of the first event."""
-    found: Format | None = next((known for known in FORMATS if known == form), None)
-    if form is not None and found is None:
-        raise InvalidValue(f"{form!r:.40} is not a form of stream. Use one of {', '.join(FORMATS)}, or leave it out.")
-    return StreamAccumulator(found, answer_tool=answer_tool)
 
 
 def _decode_event(event: str | bytes) -> Any:
