@@ -448,7 +448,7 @@ def test_words_that_were_taken_back_are_not_kept_by_a_stop(words: str) -> None:
 def test_words_of_a_call_that_failed_are_no_part_of_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     drivers: list[TurnDriver] = []
     run = TurnDriver.run
-    monkeypatch.setattr(TurnDriver, "run", lambda self: drivers.append(self) or run(self))
+    monkeypatch.setattr(TurnDriver, "run", lambda self, load: drivers.append(self) or run(self, load))
     monkeypatch.setattr(Retracting, "fails", True)
     with holdfast.open("memory:") as hf, pytest.raises(ModelFailed):
         hf.agent("a", model=Retracting(["Done."])).send("s", "Hello")

@@ -187,10 +187,13 @@ def test_a_stop_is_heard_while_tools_are_listed(kind: str, tmp_path: Path) -> No
 
 
 def test_a_stop_that_is_not_heard_while_tools_are_listed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def prepare(self: TurnDriver, load: Any) -> None:
-        await load()
+    run = TurnDriver.run
 
-    monkeypatch.setattr(TurnDriver, "prepare", prepare)
+    async def loads_first(self: TurnDriver, load: Any) -> Any:
+        await load()
+        return await run(self, lambda: asyncio.sleep(0))
+
+    monkeypatch.setattr(TurnDriver, "run", loads_first)
 
     async def main() -> None:
         async with holdfast.open_async("memory:") as hf:

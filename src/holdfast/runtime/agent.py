@@ -24,6 +24,7 @@ from holdfast.flow.turns.open import TurnTerms
 from holdfast.ports import Env
 from holdfast.records.frames import FrameLimits
 from holdfast.records.ids import SessionId, check_id, check_key
+from holdfast.records.messages import Message
 from holdfast.runtime.agent_config import AgentConfig
 from holdfast.runtime.listeners import Tail, TurnListener, follow
 from holdfast.runtime.loop_thread import LoopThread, get_loop_thread
@@ -67,8 +68,7 @@ class AsyncAgent(Generic[T]):
         while it waits behind other turns, nothing is written; once its turn has begun, the turn goes on, and only
         `stop` ends it.
         """
-        terms = self._build_terms(message, key, if_busy, wait)
-        return await self._crew.await_outcome(self._start_send(terms, session, thread))
+        return await self._crew.await_outcome(self._start_send(session, thread, message, key, if_busy, wait))
 
     async def stream(
         self,
@@ -86,11 +86,11 @@ class AsyncAgent(Generic[T]):
         continues. It ends when the turn is done, stopped or waits. `tail` continues after the last event that has an
         id.
         """
-        terms = self._build_terms(message, key, if_busy, wait)
+        messages, key = read_turn_messages(message), None if key is None else check_key(key)
         hub, place = self._crew.hub, self._place(session, thread)
-        tail, known = await self._threads.run(self._prepare_tail, place[1], terms)
+        tail, known = await self._threads.run(self._prepare_tail, place[1], messages, key, if_busy)
         begun = TurnListener(hub, place)
-        sending = self._start_send(terms, session, thread, begun)
+        sending = self._start_send(session, thread, messages or None, key, if_busy, wait, begun)
         running = sending.task
         assert running is not None, "it has just begun"
         try:
@@ -159,46 +159,52 @@ class AsyncAgent(Generic[T]):
 
     # Internals
 
-    def _build_terms(self, message: Any, key: str | None, if_busy: str, wait: float | None) -> TurnTerms:
-        return TurnTerms(
+    def _start_send(
+        self,
+        session: str,
+        thread: str,
+        message: Any,
+        key: str | None,
+        if_busy: str,
+        wait: float | None,
+        begun: TurnListener | None = None,
+    ) -> AgentSend[T]:
+        """Start the send as a task of its own: it goes on without listeners, and a shutdown knows of it."""
+        made = self._made
+        terms = TurnTerms(
             messages=tuple(read_turn_messages(message)),
             key=None if key is None else check_key(key),
             if_busy=if_busy,
             wait=wait,
-            tokens=self._made.tokens,
-            limits=self._made.limits,
-            agent=self._made.name,
-            loops=self._made.loops,
-            cost=None if self._made.budget_usd is None else to_nano_usd(self._made.budget_usd, "budget_usd"),
+            tokens=made.tokens,
+            limits=made.limits,
+            agent=made.name,
+            loops=made.loops,
+            cost=None if made.budget_usd is None else to_nano_usd(made.budget_usd, "budget_usd"),
         )
-
-    def _start_send(
-        self, terms: TurnTerms, session: str, thread: str, begun: TurnListener | None = None
-    ) -> AgentSend[T]:
-        """Start the send as a task of its own: it goes on without listeners, and a shutdown knows of it."""
-        sending: AgentSend[T] = AgentSend(self._env, self._crew, self._made, terms, SessionId(session), thread, begun)
+        sending: AgentSend[T] = AgentSend(self._env, self._crew, made, terms, SessionId(session), thread, begun)
         with enter_work(*wait_graph.caller_turns(current_caller(self._env, asyncio.current_task()))):
             sending.task = self._crew.start(sending.run())
         return sending
 
     async def _resume(self, session: str, thread: str) -> Reply[T]:
-        terms = self._build_terms(None, None, "queue", self._env.settings.lease_ms / 1000 * 1.5)
-        return await self._crew.await_outcome(self._start_send(terms, session, thread))
+        wait = self._env.settings.lease_ms / 1000 * 1.5
+        return await self._crew.await_outcome(self._start_send(session, thread, None, None, "queue", wait))
 
     def _place(self, session: str, thread: str) -> tuple[str, str]:
         return self._env.tenant, streams_of(check_id(session, "session"), thread)[1]
 
-    def _prepare_tail(self, thread: str, terms: TurnTerms) -> tuple[Tail, bool]:
+    def _prepare_tail(self, thread: str, messages: list[Message], key: str | None, if_busy: str) -> tuple[Tail, bool]:
         """Return a tail at its starting point, and whether the turn to listen to is known before it begins."""
         place = turns.turns_place(thread)
         tail = Tail(self._env, place)
-        wanted = turns.TurnRequest(messages=terms.messages, key=terms.key, limits=FrameLimits())
+        wanted = turns.TurnRequest(messages=tuple(messages), key=key, limits=FrameLimits())
         known = turns.find_turn_by_key(self._env, place, wanted)
         if known is not None:
             tail.follow_turn(known.place, again=True)
-        elif not terms.messages:
+        elif not messages:
             tail.seek(None)
-        return tail, known is not None or not terms.messages or terms.if_busy == "join"
+        return tail, known is not None or not messages or if_busy == "join"
 
     def __repr__(self) -> str:
         return f"AsyncAgent({self._made.name!r})"
@@ -238,10 +244,10 @@ class Agent(Generic[T]):
 
         async def sent() -> Reply[T]:
             agent = self._async_agent(loop)
-            terms = agent._build_terms(message, key, if_busy, wait)
+            sending = agent._start_send(session, thread, message, key, if_busy, wait)
             # Only this thread knows of the send, so an interrupt stops driving the turn instead of continuing it
             # unseen.
-            return await agent._crew.await_outcome(agent._start_send(terms, session, thread), goes_on=False)
+            return await agent._crew.await_outcome(sending, goes_on=False)
 
         with enter_work(*wait_graph.caller_turns(current_caller(self._hf.env))):
             return loop.run(sent())

@@ -45,30 +45,24 @@ def build_agent_config(name: str, *, model: Any, output: Any, options: AgentOpti
     elif isinstance(model, type) or not callable(getattr(model, "reply", None)):
         raise InvalidValue("model must be a name such as openai:gpt-5-mini, or a model with a method reply.")
     system, history, tokens = options.get("system"), options.get("history", True), options.get("tokens")
-    budget, budget_usd, loops = options.get("budget"), options.get("budget_usd"), options.get("loops", LOOPS)
-    limits, in_request = options.get("limits"), options.get("options")
+    limits, budget_usd, in_request = options.get("limits"), options.get("budget_usd"), options.get("options")
     if system is not None and not isinstance(system, str):
         raise InvalidValue(f"system must be text, not {type(system).__name__}.")
     if not isinstance(history, bool):
         raise InvalidValue(f"history is whether the agent may read its own past: True or False, not {history!r:.40}.")
     if tokens is not None and not is_number(tokens, least=0):
         raise InvalidValue(f"tokens must be a whole number, 0 or more, not {tokens!r:.40}.")
-    check_bounds(budget, loops)
+    check_bounds(options.get("budget"), options.get("loops", LOOPS))
     if budget_usd is not None:
         to_nano_usd(budget_usd, "budget_usd")
     if in_request is not None and not isinstance(in_request, Mapping):
         raise InvalidValue("options must be a mapping of what goes into every request, such as {'temperature': 0}.")
-    return AgentConfig(
-        name=check_id(name, "name"),
-        model=model,
-        system=system,
-        tools=check_tools(options.get("tools", ())),
-        output=ReplyOutput(output),
-        history=history,
-        limits=None if limits is None else check_limits(limits),
-        tokens=tokens,
-        budget=budget,
-        budget_usd=budget_usd,
-        loops=loops,
-        options=dict(in_request or {}),
-    )
+    made: dict[str, Any] = {
+        **options,
+        "name": check_id(name, "name"),
+        "tools": check_tools(options.get("tools", ())),
+        "output": ReplyOutput(output),
+        "limits": None if limits is None else check_limits(limits),
+        "options": dict(in_request or {}),
+    }
+    return AgentConfig(model=model, **made)
