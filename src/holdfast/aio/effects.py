@@ -3,8 +3,6 @@
 A plain operator runs in a thread, together with the append of its effects, in one crossing; cancelling the await does
 not stop it. An async operator is awaited here, between two crossings that find out whether it has to run and append its
 effects. It holds no thread meanwhile, and writes nothing if cancelled. Sinks are awaited by the dispatching thread.
-
-Plain twins (`make_async`, `make_pages`, and methods that only say `See …`) are written by tools/generate_aio.py.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ released: its key continues it.
 In `frame.run` an async function is awaited on the loop; if it is cancelled, its intent stays open, because its outcome
 is unknown. Any other function runs in a thread, as a whole: cancelling the await does not stop it, and its value is
 remembered all the same.
-
-Plain twins (`make_async`, `make_pages`, and methods that only say `See …`) are written by tools/generate_aio.py.
 """
 
 from __future__ import annotations

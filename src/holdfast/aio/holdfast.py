@@ -1,8 +1,6 @@
 """AsyncHoldfast: the client for asyncio. Each operation crosses into a thread once, as a whole.
 
 Cancelling an await does not cancel the write; repeat it with its key to learn the outcome.
-
-Plain twins (`make_async`, `make_pages`, and methods that only say `See …`) are written by tools/generate_aio.py.
 """
 
 from __future__ import annotations

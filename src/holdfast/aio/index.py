@@ -2,8 +2,6 @@
 
 Cancelling an await does not cancel the write; repeat it with its key to learn the outcome. After a cancelled
 `resume_actor`, release the actor with `release_actor`, or repeat the call with the same incarnation.
-
-Plain twins (`make_async`, `make_pages`, and methods that only say `See …`) are written by tools/generate_aio.py.
 """
 
 from __future__ import annotations

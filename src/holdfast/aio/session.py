@@ -3,8 +3,6 @@
 Properties of the sync session are awaited here: `await chat.title()`, `await chat.length()` for `len(chat)`. Cancelling
 an await does not cancel a write that has begun; repeat it with its key to learn the outcome. Only `compact` crosses
 more often: its summarizer may be async and is awaited on the loop.
-
-Plain twins (`make_async`, `make_pages`, and methods that only say `See …`) are written by tools/generate_aio.py.
 """
 
 from __future__ import annotations

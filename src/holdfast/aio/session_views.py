@@ -1,7 +1,4 @@
-"""Views of a session for asyncio: its packs, its compaction, and its details.
-
-Plain twins (`make_async`, `make_pages`, and methods that only say `See …`) are written by tools/generate_aio.py.
-"""
+"""Views of a session for asyncio: its packs, its compaction, and its details."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Cancelling an await does not cancel a write that has begun; where the store takes keys, repeat it with its key to learn
 the outcome. `reader()` returns the plain StateReader: operators that are plain functions run in threads and read there.
-
-Plain twins (`make_async`, `make_pages`, and methods that only say `See …`) are written by tools/generate_aio.py.
 """
 
 from __future__ import annotations
