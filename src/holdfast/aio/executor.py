@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import partial, wraps
 from itertools import islice
-from types import GenericAlias, TracebackType
+from types import GenericAlias
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from holdfast.client.frame import Frame
@@ -335,9 +335,7 @@ class AsyncOpener(Generic[ClosableT]):
     async def __aenter__(self) -> ClosableT:
         return await self._open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._opened is not None:
             await self._opened.close()
 

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from holdfast.aio.callbacks import run_search, run_with_rules
@@ -117,9 +116,7 @@ class AsyncFrame(AsyncTwin[Frame]):
             await self.leave(stop)
         raise stop
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self.leave(error)
 
     async def leave(self, error: BaseException | None = None) -> None:

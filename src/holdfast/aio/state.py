@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from holdfast.aio.callbacks import AnyEmbedder, run_search, wrap_embedder
@@ -177,9 +176,7 @@ class AsyncStateStore(AsyncTwin[StateStore]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

@@ -12,7 +12,6 @@ import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, Self
 
 from holdfast.aio.executor import SHORT, ThreadPools, leave_in_thread, settle
@@ -150,9 +149,7 @@ class AsyncTurn:
         engine.enter()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await leave_in_thread(self._threads, self.engine, error)
 
     def _abandon_opening(self, waits: Generator[OpeningWait, None, None]) -> None:

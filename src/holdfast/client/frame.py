@@ -20,7 +20,6 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from holdfast.client import pack as client_pack
@@ -207,9 +206,7 @@ class Frame:
 
     # leaving
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.leave(error)
 
     def leave(self, error: BaseException | None = None) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 from holdfast.client.options import StoreOptions, refuse_unknown
@@ -322,9 +321,7 @@ class StateStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

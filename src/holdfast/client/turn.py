@@ -16,7 +16,6 @@ import inspect
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from holdfast.client.frame import TurnFrame
@@ -194,9 +193,7 @@ class Turn:
         self.engine.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.engine.leave(error)
 
     # properties

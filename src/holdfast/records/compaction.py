@@ -13,7 +13,6 @@ from holdfast.records.messages import Message
 from holdfast.records.packs import AssembledPack, CompactionLevel
 from holdfast.records.sessions import Summary
 
-Policy = Literal["pinned", "normal", "compress_first", "discard_when_done"]
 POLICY_PRIORITY: Final[dict[str, str]] = {
     "pinned": "critical",
     "normal": "medium",
@@ -161,9 +160,6 @@ class TelemetryRecorder(msgspec.Struct, frozen=True):
     """An action that reports appends, packs and compactions to a function, or by default to the client's telemetry."""
 
     record: Callable[[dict[str, Any]], object] | None = None
-
-
-Action = CompactionConfig | BudgetGuard | TelemetryRecorder | Callable[[Occasion], object]
 
 
 class Rule(msgspec.Struct, frozen=True):

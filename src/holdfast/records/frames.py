@@ -16,12 +16,10 @@ from msgspec import UNSET, UnsetType
 from holdfast.records.sessions import SessionState, ThreadState
 from holdfast.records.usage import Usage
 
-FrameStatus = Literal["active", "waiting", "suspended", "completed", "failed", "cancelled"]
 LIVE_STATUSES: frozenset[str] = frozenset({"active", "waiting", "suspended"})
 ENDED_STATUSES: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
 IfInterrupted = Literal["ask", "retry", "fail"]
-CallKind = Literal["model", "tool", "run"]
 QuestionKind = Literal["approval", "input", "external", "checkpoint", "pause", "timer"]
 OnExpiry = Literal["fail", "cancel", "keep"]
 

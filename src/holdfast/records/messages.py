@@ -23,7 +23,6 @@ import msgspec
 from holdfast.errors import InvalidValue
 from holdfast.records.usage import Usage
 
-Role = Literal["system", "developer", "user", "assistant", "tool"]
 ROLES: frozenset[str] = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 DeltaKind = Literal["text", "reasoning", "tool", "reset"]

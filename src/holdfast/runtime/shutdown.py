@@ -22,7 +22,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.aio.holdfast import AsyncHoldfast
@@ -164,9 +164,7 @@ class AsyncShutdown:
         self._signals.install()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         wind, stopped = self._wind, None
         wind.inside = False
         quiet = error is not None and wind.asked.is_set() and self._is_expected(error)
@@ -243,9 +241,7 @@ class Shutdown:
         self._signals.install()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         self._inside = False
         way_out = self._asked.is_set() and isinstance(error, Draining | GraceExpired)
         try:
