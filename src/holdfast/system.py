@@ -15,7 +15,7 @@ import time
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
@@ -25,12 +25,13 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from holdfast.core.journal.codec import SALT_BYTES
 from holdfast.core.lazy import set_type_lock
-from holdfast.errors import Refused
+from holdfast.errors import ReadOnly, Refused, StorageFull
 from holdfast.ports import Clock
 from holdfast.records.ids import next_ulid
 
 _ENTROPY_BYTES = 10
 _UNKNOWN_MACHINE = "elsewhere"
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -237,6 +238,31 @@ def warn_caller(text: str) -> None:
 
 def _module_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__") or "")
+
+
+def write_new_file(target: Path, lines: Iterable[bytes]) -> int:
+    """Write lines to a new file that appears whole or not at all and that only its owner can read; return their number.
+
+    A name that is taken is refused.
+    """
+    partial, count = target.with_name(f"{target.name}.{os.urandom(4).hex()}.part"), 0
+    try:
+        with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            for line in lines:
+                file.write(line + b"\n")
+                count += 1
+            file.flush()
+            os.fsync(file.fileno())
+        publish_file(partial, target)
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
+        if error.errno in _DISK_FULL:
+            raise StorageFull() from error
+        text = f"{target} cannot be written ({error.strerror}). Check the folder and its permissions."
+        raise ReadOnly(text) from error
+    return count
 
 
 def publish_file(partial: Path, target: Path) -> None:

@@ -15,7 +15,6 @@ import pytest
 import holdfast
 from holdfast import system
 from holdfast.cli import transfer as cli_transfer
-from holdfast.client import journal as client_journal
 from holdfast.journal.sqlite import maintenance
 from tests.scale import seeded, volume
 
@@ -185,16 +184,15 @@ def test_two_restores_to_one_path_make_one_journal(backup: Path, tmp_path: Path)
 
 
 def test_an_export_replaces_no_file_that_appeared_meanwhile(backup: Path, tmp_path: Path) -> None:
-    target = tmp_path / "all.jsonl"
+    target, publish_file = tmp_path / "all.jsonl", system.publish_file
 
     def publish(partial: Path, name: Path) -> None:
         name.write_bytes(b"somebody else's")
-        system.publish_file(partial, name)
+        publish_file(partial, name)
 
     with pytest.MonkeyPatch.context() as patch, holdfast.open(backup) as hf:
-        patch.setattr(client_journal, "publish_file", publish)
-        patch.setattr(cli_transfer, "publish_file", publish)
-        for export in (hf.journal.export, lambda path: cli_transfer._write_new(path, ["line"])):
+        patch.setattr(system, "publish_file", publish)
+        for export in (hf.journal.export, lambda path: cli_transfer.write_new_file(path, [b"line"])):
             with pytest.raises(holdfast.Refused, match="exists already"):
                 export(target)
             assert target.read_bytes() == b"somebody else's"

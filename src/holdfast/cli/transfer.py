@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -48,12 +47,11 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.sessions import Thread, find_session, thread_names
 from holdfast.client.holdfast import open as open_journal
-from holdfast.client.journal import DISK_FULL_ERRNOS
-from holdfast.errors import InvalidMessage, InvalidValue, NotFound, ReadOnly, Refused, StorageFull, Unavailable
+from holdfast.errors import InvalidMessage, InvalidValue, NotFound, Refused, Unavailable
 from holdfast.flow.sessions import import_export
 from holdfast.flow.sessions.import_export import ALL_FORMATS
 from holdfast.records.scope import MAIN_THREAD, Scope
-from holdfast.system import publish_file
+from holdfast.system import write_new_file
 
 MAX_REPAIRS_SHOWN = 20
 MAX_REPAIRS_NAMED = 3
@@ -202,29 +200,11 @@ def export_conversation(journal: str, wanted: ConversationSpec, into: str | None
         watched = sys.stdout.isatty()
         write_lines((escape_json(line) if watched else line) + "\n" for line in lines)
         return
-    written = _write_new(path, lines)
+    write_new_file(path, (line.encode() for line in lines))
+    written = path.stat().st_size
     said = f"Wrote {messages:,} messages to {path} ({format_size(written)})."
     answer = {"export": str(path), "format": wanted.format, "messages": messages, "bytes": written}
     print_result(json, answer, said)
-
-
-def _write_new(path: Path, lines: Iterable[str]) -> int:
-    """Write a file that appears whole or not at all and that only its owner can read; return its size."""
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
-            file.writelines(line + "\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-        publish_file(partial, path)
-    except BaseException as error:
-        partial.unlink(missing_ok=True)
-        if not isinstance(error, OSError):
-            raise
-        if error.errno in DISK_FULL_ERRNOS:
-            raise StorageFull() from None
-        raise ReadOnly(f"{path} cannot be written ({error.strerror}). Check the folder and its permissions.") from None
-    return path.stat().st_size
 
 
 def import_conversation(

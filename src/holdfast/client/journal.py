@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from holdfast.connect import file_path, url_text
 from holdfast.core.journal.codec import decode_event
-from holdfast.errors import Conflict, InvalidValue, NotFound, ReadOnly, Refused, StorageFull, Unavailable
+from holdfast.errors import Conflict, InvalidValue, NotFound, Refused, Unavailable
 from holdfast.flow.journal import artifacts, read, transfer
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.journal.verify import verify
@@ -24,9 +22,8 @@ from holdfast.records.events.envelope import AppContent, AppFacts, Draft, Erased
 from holdfast.records.ids import MAX_KEY_BYTES, check_id
 from holdfast.records.reports import Erasure, EventQuery, Progress, VerificationReport
 from holdfast.records.scope import Address, Scope
-from holdfast.system import publish_file
+from holdfast.system import write_new_file
 
-DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 StrPath = str | os.PathLike[str]
 
 
@@ -168,22 +165,7 @@ class JournalView:
         if path.exists():
             raise Refused(f"{path} exists already. Give the path of a new file.")
         until = None if until is None else read.check_cursor("until", until)
-        partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-        count = 0
-        try:
-            with _create_file(partial) as file:
-                for line in transfer.export_lines(self.env, until, progress):
-                    file.write(line + b"\n")
-                    count += 1
-                file.flush()
-                os.fsync(file.fileno())
-            publish_file(partial, path)
-        except BaseException as error:
-            partial.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                raise StorageFull() if error.errno in DISK_FULL_ERRNOS else _not_writable(path, error) from error
-            raise
-        return count
+        return write_new_file(path, transfer.export_lines(self.env, until, progress))
 
     def import_(self, source: StrPath, *, progress: Progress | None = None) -> int:
         """Import an export into this journal, which must be empty; return the number of events. All or nothing."""
@@ -234,14 +216,3 @@ def _open_export(path: Path) -> BinaryIO:
         return path.open("rb")
     except OSError as error:
         raise Unavailable(f"{path} cannot be read ({error.strerror}). Check its permissions.") from None
-
-
-def _create_file(path: Path) -> Any:
-    try:
-        return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb")
-    except OSError as error:
-        raise _not_writable(path, error) from None
-
-
-def _not_writable(path: Path, error: OSError) -> ReadOnly:
-    return ReadOnly(f"{path} cannot be written ({error.strerror}). Check the folder and its permissions.")
