@@ -367,7 +367,7 @@ def test_a_swallowed_question_does_no_harm(hf: Holdfast, colour: str, how: str) 
             answer = await call.ask("Really?")
         except Exception:  # that is what this is about
             if how == "works on":
-                await asyncio.to_thread(work_on, call._call.frame, call._call)
+                await asyncio.to_thread(work_on, call._sync.frame, call._sync)
             elif how == "asks again":
                 try:
                     await call.ask("Really, really?")

@@ -126,11 +126,9 @@ class AsyncHoldfast:
         self, name: str, *, model: str | Model, output: type[T] | None = None, **options: Unpack[AgentOptions]
     ) -> AsyncAgent[T]:
         """See Holdfast.agent. `send` and its relatives are awaited."""
-        from holdfast.runtime.agent import AsyncAgent
-        from holdfast.runtime.agent_config import build_agent_config
+        from holdfast.runtime.agent import AsyncAgent, build_agent_config
 
-        made = build_agent_config(name, model=model, output=output, options=options)
-        return AsyncAgent(self, made)
+        return AsyncAgent(self, build_agent_config(name, model=model, output=output, options=options))
 
     def graceful_shutdown(self, *, grace: float = 25.0, signals: Iterable[int] | None = None) -> AsyncShutdown:
         """See Holdfast.graceful_shutdown. `stop.wait()` is awaited."""

@@ -185,11 +185,9 @@ class Holdfast:
         out. A turn may call the model `loops` times, show it `budget` tokens each time, and use `tokens` and
         `budget_usd`, at most. `options` go into every request.
         """
-        from holdfast.runtime.agent import Agent
-        from holdfast.runtime.agent_config import build_agent_config
+        from holdfast.runtime.agent import Agent, build_agent_config
 
-        made = build_agent_config(name, model=model, output=output, options=options)
-        return Agent(self, made)
+        return Agent(self, build_agent_config(name, model=model, output=output, options=options))
 
     def graceful_shutdown(self, *, grace: float = 25.0, signals: Iterable[int] | None = None) -> Shutdown:
         """Return a block for a graceful shutdown: `with hf.graceful_shutdown() as stop: stop.wait()`.

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from holdfast.aio.turn import AsyncTurn
 from holdfast.client.turn import Ask, Done
@@ -27,13 +27,15 @@ from holdfast.flow.turns.turns import TurnEnd
 from holdfast.ports import Env, Model
 from holdfast.records.ids import SessionId, check_id
 from holdfast.records.usage import Usage
-from holdfast.runtime.agent_config import AgentConfig
 from holdfast.runtime.driver import TurnDriver
 from holdfast.runtime.listeners import TurnListener
 from holdfast.runtime.reply import Reply
 from holdfast.runtime.tasks import AgentTasks
 from holdfast.runtime.tools.sources import history_tools, load_tools
 from holdfast.runtime.tools.tool import AgentRules, AnyTool, Tool
+
+if TYPE_CHECKING:
+    from holdfast.runtime.agent import AgentConfig
 
 T = TypeVar("T")
 
