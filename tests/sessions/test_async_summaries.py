@@ -16,6 +16,7 @@ from holdfast.aio.callbacks import AsyncCompaction
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.aio.session import AsyncSession
 from holdfast.errors import SummaryFailed
+from holdfast.records.compaction import CompactionConfig
 from tests.scale import seeded, volume
 from tests.sessions.looped import play
 
@@ -80,7 +81,8 @@ def test_a_summary_noted_for_more_than_it_was_made_from_is_caught(monkeypatch: p
     note = AsyncCompaction._write_summary
 
     def late(self: AsyncCompaction, plan: Any, *words: Any) -> Any:
-        planned = self._make_plan(0, False)
+        again = AsyncCompaction(self._env, self._thread_stream, self._threads, self._given, CompactionConfig(keep=0))
+        planned = again._make_plan(False)
         assert planned is not None
         return note(self, planned[1], *words)
 

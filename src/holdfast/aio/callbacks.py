@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from holdfast.aio.executor import STEPS, ThreadPools, has_result, settle
 from holdfast.client.options import SummarizerChoice
 from holdfast.client.session_views import choose_thread_summarizer
+from holdfast.core.values import is_awaitable
 from holdfast.errors import Conflict, HoldfastError, InvalidValue, Refused, SummaryFailed, Unavailable
 from holdfast.flow.compaction import summaries
 from holdfast.flow.compaction import threads as compaction_threads
@@ -66,9 +67,11 @@ async def run_with_loop(threads: ThreadPools, pool: str, work: Callable[[], T]) 
     return await asyncio.wrap_future(running)
 
 
-def await_on_loop(made: Awaitable[T], *, what: str, nowhere: HoldfastError) -> T:
-    """Await an awaitable on the caller's loop and return its result; raise `nowhere` if there is no such loop."""
-    waiting: Coroutine[Any, Any, T] = made if inspect.iscoroutine(made) else _as_coroutine(made)
+def await_on_loop(made: Any, *, what: str, nowhere: HoldfastError) -> Any:
+    """Return a value; an awaitable is awaited on the caller's loop, and raises `nowhere` if there is no such loop."""
+    if not is_awaitable(made):
+        return made
+    waiting: Coroutine[Any, Any, Any] = made if inspect.iscoroutine(made) else _as_coroutine(made)
     loop = _caller_loop.get()
     if loop is None or asyncio._get_running_loop() is loop:
         waiting.close()
@@ -126,14 +129,11 @@ class LoopEmbedder:
 
 def _make_sync(function: Callable[..., Any]) -> Callable[..., Any]:
     def embed(*texts: Any, **told: Any) -> Any:
-        made = function(*texts, **told)
-        if not inspect.isawaitable(made):
-            return made
         nowhere = Refused(
             "An async embedder is awaited by the asyncio client only: search and write with that, "
             "or read in a thread that it started, as operators do."
         )
-        return await_on_loop(made, what="an embedder", nowhere=nowhere)
+        return await_on_loop(function(*texts, **told), what="an embedder", nowhere=nowhere)
 
     return embed
 
@@ -171,12 +171,8 @@ class LoopMemory:
 
     def take(self, ended: EndedConversation) -> None:
         """Offer a conversation to the memory; return once it is taken."""
-        made = self._memory.take(ended)
-        if inspect.isawaitable(made):
-            nowhere = Refused(
-                "An async memory is offered something by the asyncio client only: close and sweep with that."
-            )
-            await_on_loop(made, what="memory", nowhere=nowhere)
+        nowhere = Refused("An async memory is offered something by the asyncio client only: close and sweep with that.")
+        await_on_loop(self._memory.take(ended), what="memory", nowhere=nowhere)
 
 
 def wrap_memory(memory: Memory | AsyncMemory | None) -> Memory | None:
@@ -217,18 +213,15 @@ class AsyncCompaction:
         given: AnySummarizer | None,
         config: CompactionConfig,
     ) -> None:
-        self._env = env
-        self._thread_stream = thread_stream
-        self._threads = threads
-        self._given = given
-        self._config = config
+        self._env, self._thread_stream, self._threads = env, thread_stream, threads
+        self._given, self._config = given, config
 
     async def run(self, *, whole: bool) -> Summary | None:
         """Summarise all but the newest rounds; retry if the covered messages were changed meanwhile."""
         calls: summaries.ModelCalls = []
         with summaries.collect_calls(self._env, calls):
             for attempt in range(1, COMPACT_TRIES + 1):
-                planned = await self._threads.run(self._make_plan, self._config.keep, whole)
+                planned = await self._threads.run(self._make_plan, whole)
                 if planned is None:
                     return None
                 chosen, plan, most = planned
@@ -244,8 +237,8 @@ class AsyncCompaction:
                         raise
         return None
 
-    def _make_plan(self, keep: int, whole: bool) -> tuple[CheckedSummarizer, summaries.SummaryPlan, int] | None:
-        env, config = self._env, replace(self._config, keep=keep)
+    def _make_plan(self, whole: bool) -> tuple[CheckedSummarizer, summaries.SummaryPlan, int] | None:
+        env, config = self._env, self._config
         check_config(env, config)
         chosen = checked(choose_thread_summarizer(env, self._thread_stream, self._given))
         plan = compaction_threads.plan_compaction(env, self._thread_stream, config, whole=whole)
@@ -313,7 +306,7 @@ async def _await_within(made: Awaitable[T], seconds: float | None) -> T:
         raise timeout_error(seconds) from None
 
 
-def await_action(made: Awaitable[T]) -> T:
+def await_action(made: Awaitable[Any]) -> Any:
     """Await an async function of a rule, on the loop of the operation that triggered the rule."""
     nowhere = InvalidValue("What this rule does is async, and is awaited by the asyncio client only.")
     return await_on_loop(made, what="what a rule does", nowhere=nowhere)

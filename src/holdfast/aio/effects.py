@@ -7,7 +7,6 @@ effects. It holds no thread meanwhile, and writes nothing if cancelled. Sinks ar
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -17,7 +16,7 @@ from holdfast.aio.frame import is_async
 from holdfast.aio.state import AsyncStateReader, AsyncStateStore
 from holdfast.client.effects import Effects, Middleware, SinkObject
 from holdfast.client.state import StateReader, StateStore
-from holdfast.core.values import is_awaitable, to_plain
+from holdfast.core.values import to_plain
 from holdfast.errors import InvalidValue, Refused, Unavailable
 from holdfast.flow.effects.operators import operator_name
 from holdfast.records.effects import DeclaredEffect, DispatchReport, OperatorResult
@@ -120,12 +119,8 @@ def _make_sync_operator(operator: Callable[..., Any]) -> Callable[[Any, StateRea
     """Wrap a plain operator, which may turn out to return an awaitable, as a lambda around an async function does."""
 
     def run(input: Any, view: StateReader) -> Any:
-        made = operator(input, view)
-        if not inspect.isawaitable(made):
-            return made
-        return await_on_loop(
-            made, what="an operator", nowhere=Refused("An async operator is run by the asyncio client.")
-        )
+        nowhere = Refused("An async operator is run by the asyncio client.")
+        return await_on_loop(operator(input, view), what="an operator", nowhere=nowhere)
 
     return run
 
@@ -138,9 +133,6 @@ class LoopSink:
 
     def deliver(self, effect: DeclaredEffect) -> Any:
         """Deliver an effect; return once the sink has taken it."""
-        made = self._deliver(effect)
-        if not is_awaitable(made):
-            return made
         # Not refused, which would be final: the next dispatcher may have a loop.
         nowhere = Unavailable("An async sink is awaited by the asyncio client only: dispatch with that.")
-        return await_on_loop(made, what="a sink", nowhere=nowhere)
+        return await_on_loop(self._deliver(effect), what="a sink", nowhere=nowhere)

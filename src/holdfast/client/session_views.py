@@ -26,14 +26,22 @@ from holdfast.records.packs import MAIN_ROLE, BriefContext, PackInfo
 from holdfast.records.sessions import SessionState, Summary
 
 
-class SessionPacks:
-    """The packs of a thread: those that model calls were given, and the brief that begins each of them."""
+class _ThreadView:
+    """A part of what is known about a thread, read when it is asked for."""
 
     __slots__ = ("_env", "_session_stream", "_thread_stream")
 
     def __init__(self, env: Env, session_stream: str, thread_stream: str) -> None:
-        self._env = env
-        self._session_stream, self._thread_stream = session_stream, thread_stream
+        self._env, self._session_stream, self._thread_stream = env, session_stream, thread_stream
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._thread_stream!r})"
+
+
+class SessionPacks(_ThreadView):
+    """The packs of a thread: those that model calls were given, and the brief that begins each of them."""
+
+    __slots__ = ()
 
     def list(self, limit: int | None = None) -> list[PackInfo]:
         """Return the packs given to model calls, newest first: all, or the newest `limit`. `pack_at` shows one."""
@@ -73,18 +81,11 @@ class SessionPacks:
             key=key,
         )
 
-    def __repr__(self) -> str:
-        return f"SessionPacks({self._thread_stream!r})"
 
-
-class SessionCompaction:
+class SessionCompaction(_ThreadView):
     """The compaction of a thread: its summaries, and the rules of its session in this process."""
 
-    __slots__ = ("_env", "_session_stream", "_thread_stream")
-
-    def __init__(self, env: Env, session_stream: str, thread_stream: str) -> None:
-        self._env = env
-        self._session_stream, self._thread_stream = session_stream, thread_stream
+    __slots__ = ()
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -113,18 +114,15 @@ class SessionCompaction:
         id = summary.id if isinstance(summary, Summary) else summary
         return session_summaries.expand_summary(self._env, self._thread_stream, id)
 
-    def __repr__(self) -> str:
-        return f"SessionCompaction({self._thread_stream!r})"
 
-
-class SessionDetails:
+class SessionDetails(_ThreadView):
     """The status, settings and threads of a session, and the open tool calls of a thread."""
 
-    __slots__ = ("_env", "_id", "_session_stream", "_thread_stream")
+    __slots__ = ("_id",)
 
     def __init__(self, env: Env, id: str, session_stream: str, thread_stream: str) -> None:
-        self._env = env
-        self._id, self._session_stream, self._thread_stream = id, session_stream, thread_stream
+        super().__init__(env, session_stream, thread_stream)
+        self._id = id
 
     @property
     def status(self) -> str:
@@ -158,9 +156,6 @@ class SessionDetails:
 
     def _load_state(self) -> SessionState:
         return sessions_flow.session_state(self._env, self._id)
-
-    def __repr__(self) -> str:
-        return f"SessionDetails({self._thread_stream!r})"
 
 
 def load_session_text(env: Env, id: str, stream: str, name: str) -> Any:

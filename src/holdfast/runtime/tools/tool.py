@@ -130,15 +130,16 @@ class Tool(Generic[P, R]):
     async def run(self, args: Mapping[str, Any], call: object, in_thread: ThreadRunner) -> R:
         """Run the tool with values from `read`: an `async def` right here, a `def` in a thread.
 
-        The timeout starts when the function does, and exceeding it raises ToolTimedOut. A thread cannot be stopped: its
-        work then goes on, and its result is dropped. A tool is user code. Its exceptions pass through, with five
-        exceptions: SystemExit, KeyboardInterrupt, a cancellation of itself, GeneratorExit and StopIteration would end
-        or hang the waiter, or the event loop that all others share.
+        Raises ToolTimedOut after its timeout. A thread cannot be stopped: its work then goes on, and its result is
+        dropped.
         """
         given = dict(args)
         if self._signature is not None and self._signature.call is not None:
             given[self._signature.call] = call
         name, timeout = self.definition.name, self.timeout
+        # The time limit starts when the function does. A tool is user code. Its exceptions pass through, with five
+        # exceptions: SystemExit, KeyboardInterrupt, a cancellation of itself, GeneratorExit and StopIteration would end
+        # or hang the waiter, or the event loop that all others share.
         try:
             async with asyncio.timeout(timeout if self.is_async else None) as timer:
                 if self.is_async:
