@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from holdfast.core.journal.tables import USAGE_COLUMNS
 from holdfast.core.lazy import decoder
 from holdfast.errors import Corrupt
 from holdfast.records.batches import Head
@@ -108,16 +109,7 @@ def _build_thread(rows: Rows) -> ThreadState | None:
 
 def row_usage(row: Mapping[str, Any]) -> Usage:
     """Return the usage in a frame's or thread's row."""
-    return sum_usage(
-        input=row["input_tokens"],
-        cached_input=row["cached_input_tokens"],
-        cache_write=row["cache_write_tokens"],
-        output=row["output_tokens"],
-        reasoning=row["reasoning_tokens"],
-        cost=row["cost"],
-        unpriced=row["unpriced_tokens"],
-        estimated=row["estimated_tokens"],
-    )
+    return sum_usage(**{column.removesuffix("_tokens"): row[column] for column in USAGE_COLUMNS})
 
 
 def _check_ancestry(frames: dict[str, dict[str, Any]]) -> None:
