@@ -14,7 +14,16 @@ from holdfast.flow.frames.read import parse_id
 from holdfast.flow.journal import telemetry
 from holdfast.flow.journal.append import ChangeResult, redact_as_configured
 from holdfast.ports import Env
-from holdfast.records.events.calls import CallContent
+from holdfast.records.events.calls import (
+    CallContent,
+    CallFailed,
+    ModelRequested,
+    ModelResponded,
+    RunRequested,
+    RunReturned,
+    ToolRequested,
+    ToolReturned,
+)
 from holdfast.records.ids import own_key, ulid_text
 from holdfast.records.usage import Usage
 
@@ -31,12 +40,11 @@ def begin_model_call(
     """Journal that a model is about to be called, and return the call's id."""
     call = ulid_text(env.ids.ulid())
     content = None if request is None else redact_as_configured(env, CallContent(arguments=request))
+    facts = ModelRequested(call=call, frame=frame, model=model, if_interrupted=if_interrupted)
     changed = change_frame(
         env,
         frame,
-        lambda state: calls.begin_model(
-            state, frame, call, model=model, if_interrupted=if_interrupted, content=content, now=env.clock.now_ms()
-        ),
+        lambda state: calls.begin_call(state, facts, content, env.clock.now_ms()),
         key=key,
         same=match_event("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted),
     )
@@ -65,23 +73,10 @@ def end_model_call(
     content = redact_as_configured(env, _call_content(response=response, provider_id=provider_id, error=error))
     type_name = "model.responded" if error is None else "model.failed"
     code = None if error is None else _error_code(content.error)
-    changed = _end_call(
-        env,
-        frame,
-        call,
-        lambda state: calls.end_model(
-            state,
-            frame,
-            call,
-            usage=record,
-            finish=finish,
-            error=code,
-            retryable=retryable,
-            doubtful=doubtful,
-            content=content,
-        ),
-        match_event(type_name, content, frame=frame, call=call, usage=record),
-    )
+    facts: calls.CallEnd = ModelResponded(call=call, frame=frame, usage=record, finish=finish, doubtful=doubtful)
+    if code is not None:
+        facts = CallFailed(call=call, frame=frame, usage=record, error=code, retryable=retryable)
+    changed = _end_call(env, facts, content, match_event(type_name, content, frame=frame, call=call, usage=record))
     telemetry.end_model_span(env, call, usage=record, finish=finish, error=code)
     return changed
 
@@ -99,12 +94,11 @@ def begin_tool_call(
     """Journal that a tool is about to be called; return the call's id, which is also its idempotency key."""
     call = ulid_text(env.ids.ulid())
     content = redact_as_configured(env, _call_content(arguments=arguments, provider_id=provider_id))
+    facts = ToolRequested(call=call, frame=frame, name=name, if_interrupted=if_interrupted)
     changed = change_frame(
         env,
         frame,
-        lambda state: calls.begin_tool(
-            state, frame, call, name, if_interrupted=if_interrupted, content=content, now=env.clock.now_ms()
-        ),
+        lambda state: calls.begin_call(state, facts, content, env.clock.now_ms()),
         key=key,
         same=match_event("tool.requested", content, frame=frame, name=name, if_interrupted=if_interrupted),
     )
@@ -123,40 +117,33 @@ def end_tool_call(
 ) -> ChangeResult:
     """Journal that a tool returned, failed or was given up."""
     content = redact_as_configured(env, _call_content(value=value, error=error))
-    failed = error is not None
-    return _end_call(
-        env,
-        frame,
-        call,
-        lambda state: calls.end_tool(
-            state, frame, call, failed=failed, interrupted=interrupted, tokens=tokens, content=content
-        ),
-        match_event(
-            "tool.returned", content, frame=frame, call=call, failed=failed, interrupted=interrupted, tokens=tokens
-        ),
-    )
+    known: dict[str, Any] = {
+        "frame": frame,
+        "call": call,
+        "failed": error is not None,
+        "interrupted": interrupted,
+        "tokens": tokens,
+    }
+    return _end_call(env, ToolReturned(**known), content, match_event("tool.returned", content, **known))
 
 
 def begin_run(env: Env, frame: str, name: str, if_interrupted: str) -> str:
     """Journal that a memoised step is about to run."""
     call = ulid_text(env.ids.ulid())
-    changed = change_frame(
-        env,
-        frame,
-        lambda state: calls.begin_run(state, frame, call, name, if_interrupted=if_interrupted, now=env.clock.now_ms()),
-    )
+    facts = RunRequested(call=call, frame=frame, name=name, if_interrupted=if_interrupted)
+    changed = change_frame(env, frame, lambda state: calls.begin_call(state, facts, None, env.clock.now_ms()))
     return str(changed.last_facts("run.requested").call)
 
 
 def end_run(env: Env, frame: str, call: str, *, value: Any = None, error: str | None = None, key: str) -> ChangeResult:
     """Journal a memoised step's outcome. Only success takes the key, so that a failed step can run again."""
     content = redact_as_configured(env, _call_content(value=value, error=error))
-    failed = error is not None
+    facts = RunReturned(call=call, frame=frame, failed=error is not None)
     return change_frame(
         env,
         frame,
-        lambda state: calls.end_run(state, frame, call, failed=failed, content=content),
-        key=None if failed else key,
+        lambda state: calls.end_call(state, facts, content),
+        key=None if facts.failed else key,
         same=match_event("run.returned", content, frame=frame, call=call),
     )
 
@@ -166,12 +153,13 @@ def outcome_key(call: str) -> str:
     return own_key(call, "end")
 
 
-def _end_call(env: Env, frame: str, call: str, decide: Any, same: Any) -> ChangeResult:
-    parse_id(call, "call")
+def _end_call(env: Env, facts: calls.CallEnd, content: CallContent | None, same: Any) -> ChangeResult:
+    parse_id(facts.call, "call")
+    key = outcome_key(facts.call)
     try:
-        return change_frame(env, frame, decide, key=outcome_key(call), same=same)
+        return change_frame(env, facts.frame, lambda state: calls.end_call(state, facts, content), key=key, same=same)
     except KeyReused:
-        raise CallNotFound(f"Call {call} was ended already, with another outcome. One call has one.") from None
+        raise CallNotFound(f"Call {facts.call} was ended already, with another outcome. One call has one.") from None
 
 
 def _call_content(**given: Any) -> CallContent | None:

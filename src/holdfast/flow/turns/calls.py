@@ -35,7 +35,7 @@ from holdfast.flow.sessions.read import thread_state
 from holdfast.flow.turns.append import ConversationOver, DraftBuilder, MessageBatch, TurnPlace, append_to_turn
 from holdfast.flow.turns.turns import REPLY, TurnEnd, find_call_message, find_frame_turn, find_stop_request
 from holdfast.ports import Env
-from holdfast.records.events.calls import CallContent
+from holdfast.records.events.calls import CallContent, ModelResponded, ToolRequested, ToolReturned
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import FrameSuspendedFacts as Suspended
 from holdfast.records.events.frames import GoalContent, OutcomeContent, QuestionContent
@@ -216,19 +216,18 @@ def end_turn_model_call(
         nonlocal total
         check_live(env, state, turn.frame)
         growing = DraftBuilder(state, env.clock.now_ms())
-        (ended,) = calls.end_model(
-            state,
-            turn.frame,
-            call,
+        facts = ModelResponded(
+            call=call,
+            frame=turn.frame,
             usage=record,
             finish=message.finish,
-            error=None,
-            retryable=False,
+            stream=turn.thread,
+            message=speech.versions[0],
             doubtful=doubtful,
-            content=None,
         )
+        ended = calls.end_call(state, facts)
         news_since = state.version > live_frame(state, turn.frame).calls[call].version
-        growing.add([_place_draft(ended, turn, speech.versions[0])])
+        growing.add(ended)
         frame = live_frame(growing.state, turn.frame)
         total = frame.usage
         # A message arrived after the model's pack was built: the model has not answered it yet.
@@ -242,11 +241,6 @@ def end_turn_model_call(
     messages, changed = append_to_turn(env, turn, [said], decide, release=release, call=call)
     telemetry.end_model_span(env, call, usage=record, finish=message.finish, error=None)
     return messages[0], total if any(name == "frame.popped" for name, _ in changed.facts) else None
-
-
-def _place_draft(draft: Draft, turn: TurnPlace, message: int, **more: Any) -> Draft:
-    """Return the draft of a call's event with the message in the thread that it belongs to."""
-    return replace(draft, facts=replace(draft.facts, stream=turn.thread, message=message, **more))
 
 
 def _has_open_work(state: StreamState, frame: FrameState) -> bool:
@@ -286,23 +280,23 @@ def begin_tool_calls(env: Env, turn: TurnPlace, wanted: Sequence[ToolCallStart])
             frame = growing.state.frames.get(one.request.id)
             if frame is not None and frame.question is not None:  # With the intent, or a crash would lose the answer.
                 growing.add(rules.resume(growing.state, frame.id, now=env.clock.now_ms()))
-            (intent,) = calls.begin_tool(
-                growing.state,
-                turn.frame,
-                one.request.id,
-                one.request.name,
+            facts = ToolRequested(
+                call=one.request.id,
+                frame=turn.frame,
+                name=one.request.name,
                 if_interrupted=one.if_interrupted,
-                content=content,
-                now=env.clock.now_ms(),
+                stream=turn.thread,
+                message=one.message,
+                attempt=one.attempt,
             )
-            growing.add([_place_draft(intent, turn, one.message, attempt=one.attempt)])
+            growing.add(calls.begin_call(growing.state, facts, content, env.clock.now_ms()))
             if one.request.id not in growing.state.frames:
                 growing.add(draft_tool_frame(env, turn, growing.state, one, goal))
         return growing.drafts
 
     change_frame(env, turn.frame, decide)
     for one in wanted:
-        env.states.note_frame_stream(env.tenant, one.request.id, turn.actor)
+        env.states.frame_streams.put((env.tenant, one.request.id), turn.actor)
         name, attempt = one.request.name, one.attempt
         telemetry.begin_tool_span(
             env, one.request.id, frame=turn.frame, name=name, conversation=turn.thread, attempt=attempt
@@ -359,9 +353,16 @@ def end_turn_tool_call(
         if not answered:
             _check_answerable(state, request.id)
         if request.id in live_frame(state, turn.frame).calls:
-            how = {"failed": came.failed, "interrupted": came.interrupted}
-            (returned,) = calls.end_tool(state, turn.frame, request.id, tokens=None, content=None, **how)
-            growing.add([_place_draft(returned, turn, speech.versions[0], artifacts=names)])
+            facts = ToolReturned(
+                call=request.id,
+                frame=turn.frame,
+                failed=came.failed,
+                interrupted=came.interrupted,
+                stream=turn.thread,
+                message=speech.versions[0],
+                artifacts=names,
+            )
+            growing.add(calls.end_call(state, facts))
         growing.add(_draft_child_end(turn, growing.state, request.id, came))
         return growing.drafts
 
@@ -385,8 +386,8 @@ def drop_tool_call(env: Env, turn: TurnPlace, call: str, came: ToolCallReturn) -
     def decide(state: StreamState) -> list[Draft]:
         growing = DraftBuilder(state, env.clock.now_ms())
         if call in live_frame(state, turn.frame).calls:
-            how = {"failed": came.failed, "interrupted": came.interrupted}
-            growing.add(calls.end_tool(state, turn.frame, call, tokens=None, content=None, **how))
+            facts = ToolReturned(call=call, frame=turn.frame, failed=came.failed, interrupted=came.interrupted)
+            growing.add(calls.end_call(state, facts))
         growing.add(_draft_child_end(turn, growing.state, call, came))
         return growing.drafts
 
@@ -457,7 +458,7 @@ def ask_about_call(
         return growing.drafts
 
     change_frame(env, turn.frame, decide)
-    env.states.note_frame_stream(env.tenant, one.request.id, turn.actor)
+    env.states.frame_streams.put((env.tenant, one.request.id), turn.actor)
     return question
 
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.frames.budgets import check_can_spend
-from holdfast.core.frames.calls import begin_tool, check_can_work
+from holdfast.core.frames.calls import begin_call, check_can_work
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import (
     DeadlineExceeded,
@@ -32,6 +32,7 @@ from holdfast.flow.sessions.read import session_stream
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.ports import Env
+from holdfast.records.events.calls import ToolRequested
 from holdfast.records.events.envelope import Event
 from holdfast.records.recovery import StopCode
 from holdfast.records.reports import EventQuery
@@ -214,4 +215,4 @@ def _check_next_step(env: Env, turn: TurnPlace, loops: int | None, cost: int | N
     elif view is not None and view.step.next == "tools" and all(tool.next == "begin" for tool in view.step.tools):
         call = view.step.tools[0].call
         if call not in state.frames:
-            begin_tool(state, turn.frame, call, "tool", if_interrupted="ask", content=None, now=now)
+            begin_call(state, ToolRequested(call=call, frame=turn.frame, name="tool"), None, now)
