@@ -105,7 +105,7 @@ def test_telemetry_that_fails_breaks_neither_pack_nor_call(kind: str, packed: As
     with pytest.raises(ValueError, match="of the pack"), journal_telemetry.trace_pack(env):
         raise ValueError("of the pack")
     journal_telemetry.begin_model_span(env, CALL, model="gpt-5", packed=packed)
-    journal_telemetry.end_model_span(env, CALL, usage=Usage(input=1), error="Timeout")
+    journal_telemetry.end_span(env, CALL, usage=Usage(input=1), error="Timeout")
     journal_telemetry.record_span(env, "holdfast.appended", {"messages": 1})
     assert done == ["packed"]
 
@@ -126,7 +126,7 @@ def test_without_telemetry_nothing_is_told(packed: AssembledPack) -> None:
     with journal_telemetry.trace_pack(env) as tell:
         tell(packed)
     journal_telemetry.begin_model_span(env, CALL)
-    journal_telemetry.end_model_span(env, CALL)
+    journal_telemetry.end_span(env, CALL)
     journal_telemetry.record_span(env, "holdfast.appended", {})
 
 

@@ -77,7 +77,7 @@ def end_model_call(
     if code is not None:
         facts = CallFailed(call=call, frame=frame, usage=record, error=code, retryable=retryable)
     changed = _end_call(env, facts, content, match_event(type_name, content, frame=frame, call=call, usage=record))
-    telemetry.end_model_span(env, call, usage=record, finish=finish, error=code)
+    telemetry.end_span(env, call, usage=record, finish=finish, error=code)
     return changed
 
 

@@ -62,10 +62,10 @@ def begin_model_span(
         env.telemetry.begin_call(call, attributes)
 
 
-def end_model_span(
+def end_span(
     env: Env, call: str, *, usage: Usage | None = None, finish: str | None = None, error: str | None = None
 ) -> None:
-    """End a model call's span, with usage or the kind of its error."""
+    """End a call's span, with a model's usage or the kind of an error."""
     if env.telemetry is None:
         return
     with _warn_of_failure():
@@ -80,14 +80,6 @@ def begin_tool_span(env: Env, call: str, *, frame: str, name: str, conversation:
     with _warn_of_failure():
         attributes = tool_attributes(call=call, frame=frame, name=name, conversation=conversation, attempt=attempt)
         env.telemetry.begin_call(call, attributes)
-
-
-def end_tool_span(env: Env, call: str, *, failed: bool, interrupted: bool) -> None:
-    """End a tool call's span: returned, failed or interrupted."""
-    if env.telemetry is None:
-        return
-    with _warn_of_failure():
-        env.telemetry.end_call(call, {}, "interrupted" if interrupted else "tool_failed" if failed else None)
 
 
 class SafeSpan:

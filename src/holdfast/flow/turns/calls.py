@@ -239,7 +239,7 @@ def end_turn_model_call(
         return growing.drafts
 
     messages, changed = append_to_turn(env, turn, [said], decide, release=release, call=call)
-    telemetry.end_model_span(env, call, usage=record, finish=message.finish, error=None)
+    telemetry.end_span(env, call, usage=record, finish=message.finish, error=None)
     return messages[0], total if any(name == "frame.popped" for name, _ in changed.facts) else None
 
 
@@ -372,7 +372,8 @@ def end_turn_tool_call(
     cancel_outside_children(env, now, request.id)
     try:
         said = append_to_turn(env, turn, [message], decide, placed=placed)[0][0]
-        telemetry.end_tool_span(env, request.id, failed=came.failed, interrupted=came.interrupted)
+        problem = "interrupted" if came.interrupted else "tool_failed" if came.failed else None
+        telemetry.end_span(env, request.id, error=problem)
         return said  # noqa: TRY300  # The handler below covers another outcome.
     except (ConversationOver, ToolPairingError):
         # The call was rewound or answered elsewhere: there is no place for the result any more.
