@@ -47,7 +47,7 @@ def write_entry(storage: Storage, scope: Address, key: str, wanted: EntryWrite) 
     check_writable(storage, key)
     rules.check_options(wanted.options, where)
     rules.check_expected(wanted.expected)
-    reducer = rules.check_reducer(wanted.reducer)
+    reducer = rules.check_choice("reducer", wanted.reducer)
     value = to_plain(wanted.value)
     given = encode(value, storage.settings.nesting)
     if wanted.once is None:
