@@ -122,23 +122,19 @@ def place_part(
     placed: list[StoredEvent] = []
     source = batch.source
     user = None if source.user is None else pseudonym(source.user)
-    version, previous = head.version, head.hash
-    rest = len(part.events)
-    for event in part.events:
-        version += 1
-        rest -= 1
+    for at, event in enumerate(part.events, 1):
         stored = StoredEvent(
-            seq=seq,
+            seq=seq + len(placed),
             tenant=batch.tenant,
             stream=part.stream,
-            version=version,
+            version=head.version + 1,
             id=event.id,
             at=event.at,
             type=event.type,
             schema=event.schema,
             # The first event of a part carries its key; `rest` counts the events that follow.
             key=None if placed else part.key,
-            rest=rest,
+            rest=len(part.events) - at,
             # Events after a lease.taken in the same part are written under the new lease.
             epoch=head.epoch if event.type in OWNER_TYPES else None,
             origin=source.origin,
@@ -155,23 +151,15 @@ def place_part(
             mac=None,
             hash=b"",
         )
-        previous = link_hash(previous, stored)
         # The record is not shared yet: setting its hash in place avoids building it twice.
-        force_setattr(stored, "hash", previous)
+        force_setattr(stored, "hash", link_hash(head.hash, stored))
         placed.append(stored)
-        seq += 1
-        if event.type == LEASE_TAKEN:
-            taken: LeaseTaken = event.facts_record
-            head = replace(head, epoch=taken.epoch, holder=taken.owner, lease_ms=taken.lease_ms)
-        elif event.type == LEASE_RELEASED:
-            head = replace(head, holder=None)
-        elif event.type == STREAM_CLOSED:
-            head = replace(head, closed=True)
-    return placed, replace(head, version=version, hash=previous)
+        head = advance_head(head, stored)
+    return placed, head
 
 
 def advance_head(head: Head, event: StoredEvent) -> Head:
-    """Return the head after an event that already has its place, such as one of a copy or of a chain being verified."""
+    """Return the head after an event that has its place, such as a new one or one of a copy."""
     if event.type == LEASE_TAKEN:
         taken: LeaseTaken = decode(event.facts, LeaseTaken)
         head = replace(head, epoch=taken.epoch, holder=taken.owner, lease_ms=taken.lease_ms)

@@ -7,6 +7,7 @@ frames leave the state, because only live work is needed to continue.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
 from msgspec.structs import replace
@@ -194,7 +195,7 @@ def _fold_result_added(live: Frames, facts: frames.ResultAdded, version: int, at
     frame = live.get(facts.frame)
     if frame is not None:
         result = ResultRef(position=facts.position, kind=facts.kind, ref=facts.ref, version=version)
-        ordered = sorted((*frame.results, result), key=lambda ref: ref.position)
+        ordered = sorted((*frame.results, result), key=attrgetter("position"))
         _update_frame(live, facts.frame, version, results=tuple(ordered))
 
 

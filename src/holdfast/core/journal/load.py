@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from holdfast.core.journal.tables import USAGE_COLUMNS
@@ -140,7 +141,7 @@ def _build_frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> F
         error=row["error_version"],
         context_hash=None if row["context_hash"] is None else row["context_hash"].hex(),
         outer=_optional_id_text(row["outer_frame_id"]),
-        results=tuple(sorted(parts["results"], key=lambda ref: ref.position)),
+        results=tuple(sorted(parts["results"], key=attrgetter("position"))),
         question=parts.get("question"),
     )
 
