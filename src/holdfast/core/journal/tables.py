@@ -19,6 +19,8 @@ class Table(msgspec.Struct, frozen=True):
     name: str
     key: tuple[str, ...]
     columns: tuple[str, ...]
+    column_names: tuple[str, ...]
+    """The key columns, then the others."""
     references: tuple[tuple[str, str], ...] = ()
     """(column, table) pairs: the column, if not null, must be the first key column of a row in that table."""
     lookup_columns: tuple[str, ...] = ()
@@ -27,11 +29,6 @@ class Table(msgspec.Struct, frozen=True):
     """Columns by which rows of one stream can be looked up in order of version; None if they are not read so."""
     per_stream: bool = False
     """True if the key is unique only within a stream, not within the tenant."""
-
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        """The key columns, then the others."""
-        return self.key + self.columns
 
 
 _USAGE = """
@@ -46,7 +43,8 @@ _OF_FRAME = (("frame_id", "frames"),)
 
 def _table(name: str, key: str, columns: str, **rest: Any) -> Table:
     """Return a table from the names of its key and of its other columns, each separated by blanks."""
-    return Table(name, tuple(key.split()), tuple(columns.split()), **rest)
+    keys, others = tuple(key.split()), tuple(columns.split())
+    return Table(name, keys, others, keys + others, **rest)
 
 
 # Parents before children: the order in which rows can be inserted.
