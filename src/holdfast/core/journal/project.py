@@ -37,12 +37,13 @@ def project_event(type_name: str, facts: Any, version: int, at: int) -> list[Row
     return changes
 
 
-def _build_row(table: str, facts: Any, **values: Any) -> Row:
-    """Return a row of a table: the given values, else the facts of the same name, else null."""
-    return {
-        column: values[column] if column in values else getattr(facts, column, None)
-        for column in TABLES[table].column_names
-    }
+def _build_row(table: str, facts: Any, version: int, **values: Any) -> Row:
+    """Return a row of a table: its version, its frame and the given values, else facts of the same name, else null."""
+    known = {"version": version, **values}
+    if hasattr(facts, "frame"):
+        known["frame_id"] = ulid_bytes(facts.frame)
+    names = TABLES[table].column_names
+    return {name: known[name] if name in known else getattr(facts, name, None) for name in names}
 
 
 def _update_frame_row(
@@ -66,10 +67,11 @@ def _project_frame_pushed(facts: frames.FramePushed, version: int, at: int) -> l
     row = _build_row(
         "frames",
         facts,
+        version,
         **dict.fromkeys(("used", "reserved", "lent", "tool_calls", *USAGE_COLUMNS), 0),
         **{column: getattr(facts.limits, name) for column, name in _LIMIT_COLUMNS.items()},
-        **dict.fromkeys(("pushed_version", "goal_version", "version"), version),
-        frame_id=ulid_bytes(facts.frame),
+        pushed_version=version,
+        goal_version=version,
         parent_frame_id=None if facts.parent is None else ulid_bytes(facts.parent),
         outer_frame_id=None if facts.outer is None else ulid_bytes(facts.outer),
         status="active",
@@ -130,8 +132,7 @@ def _settle_child_row(parent: str, facts: frames.FramePopped | frames.ChildSettl
 
 
 def _project_child_pushed(facts: frames.ChildPushed, version: int, at: int) -> list[RowChange]:
-    frame, child = ulid_bytes(facts.frame), ulid_bytes(facts.child)
-    row = _build_row("frame_children", facts, frame_id=frame, child_frame_id=child)
+    row = _build_row("frame_children", facts, version, child_frame_id=ulid_bytes(facts.child))
     lent = _update_frame_row(facts.frame, version, {"status": "waiting"}, {"lent": facts.granted})
     return [RowInsert("frame_children", row), lent]
 
@@ -145,9 +146,8 @@ def _project_frame_suspended(facts: frames.FrameSuspendedFacts, version: int, at
     row = _build_row(
         "suspended_frames",
         facts,
-        frame_id=ulid_bytes(facts.frame),
+        version,
         question_id=ulid_bytes(facts.question),
-        version=version,
         suspended_at=at,
         token_id=None if facts.token is None else hex_bytes(facts.token),
         within=None if facts.within is None else ulid_bytes(facts.within),
@@ -185,8 +185,8 @@ def _project_question_reissued(facts: frames.QuestionReissued, version: int, at:
 
 
 def _project_handle_added(facts: frames.HandleAdded, version: int, at: int) -> list[RowChange]:
-    names = {"handle_id": facts.handle, "handle_type": facts.kind, "estimated_tokens": facts.tokens}
-    row = _build_row("frame_handles", facts, frame_id=ulid_bytes(facts.frame), version=version, **names)
+    named = {"handle_id": facts.handle, "handle_type": facts.kind, "estimated_tokens": facts.tokens}
+    row = _build_row("frame_handles", facts, version, **named)
     return [RowReplace("frame_handles", row), _update_frame_row(facts.frame, version)]
 
 
@@ -198,15 +198,14 @@ def _mark_handle_rows(frame: str, handles: tuple[str, ...], removed: str | None,
 
 
 def _project_result_added(facts: frames.ResultAdded, version: int, at: int) -> list[RowChange]:
-    names = {"result_type": facts.kind, "ref_id": facts.ref}
-    row = _build_row("frame_results", facts, frame_id=ulid_bytes(facts.frame), version=version, **names)
+    row = _build_row("frame_results", facts, version, result_type=facts.kind, ref_id=facts.ref)
     return [RowInsert("frame_results", row), _update_frame_row(facts.frame, version)]
 
 
 def _project_call_requested(facts: Any, version: int, at: int) -> list[RowChange]:
     kind = CALL_KINDS[type(facts)]
-    name, ids = facts.model if kind == "model" else facts.name, (ulid_bytes(facts.frame), ulid_bytes(facts.call))
-    row = _build_row("frame_calls", facts, frame_id=ids[0], call_id=ids[1], kind=kind, name=name, version=version)
+    name = facts.model if kind == "model" else facts.name
+    row = _build_row("frame_calls", facts, version, call_id=ulid_bytes(facts.call), kind=kind, name=name)
     shown = getattr(facts, "context_hash", None)
     values: Row = {} if shown is None else {"context_hash": hex_bytes(shown)}
     # A tool that runs again after an interruption keeps its call id: only the newest attempt is open.
@@ -259,7 +258,7 @@ _FRAME_ROW_RULES: dict[str, Rule] = {
 
 
 def _project_state_written(facts: state.StateWritten, version: int, at: int) -> list[RowChange]:
-    row = _build_row("state", facts, version=version)
+    row = _build_row("state", facts, version)
     return [RowReplace("state", row), RowInsert("state_history", {"key": facts.key, "version": version})]
 
 
@@ -275,9 +274,7 @@ def _project_state_unlinked(facts: state.StateUnlinked, version: int, at: int) -
 
 def _project_effect_declared(facts: state.EffectDeclared, version: int, at: int) -> list[RowChange]:
     status, id = "approval" if facts.needs_approval else "pending", ulid_bytes(facts.effect)
-    return [
-        RowInsert("effects", _build_row("effects", facts, effect_id=id, status=status, version=version, attempts=0))
-    ]
+    return [RowInsert("effects", _build_row("effects", facts, version, effect_id=id, status=status, attempts=0))]
 
 
 def _project_effect_settled(facts: state.EffectSettled, version: int, at: int) -> list[RowChange]:
@@ -297,7 +294,7 @@ def _project_effect_revived(facts: state.EffectRevived, version: int, at: int) -
 STATE_ROW_RULES: dict[str, Rule] = {
     "state.written": _project_state_written,
     "state.deleted": _project_state_deleted,
-    "state.linked": lambda facts, version, at: [RowReplace("edges", _build_row("edges", facts, version=version))],
+    "state.linked": lambda facts, version, at: [RowReplace("edges", _build_row("edges", facts, version))],
     "state.unlinked": _project_state_unlinked,
     "effect.declared": _project_effect_declared,
     "effect.settled": _project_effect_settled,
@@ -456,7 +453,7 @@ def _project_summary_made(facts: said.SummaryMade, version: int, at: int) -> lis
     if facts.window:
         return []  # Only packs refer to it.
     summary, shared = ulid_bytes(facts.summary), _encode_shared(facts.shared)
-    row = _build_row("summaries", facts, version=version, summary_id=summary, shared=shared)
+    row = _build_row("summaries", facts, version, summary_id=summary, shared=shared)
     changes: list[RowChange] = [RowUpdate("summaries", (place,), {"retired": version}) for place in facts.replaces]
     used = {} if facts.usage is None else usage_amounts(facts.usage)
     return [*changes, RowInsert("summaries", row), RowUpdate("threads", (), {"edited": version}, used)]
