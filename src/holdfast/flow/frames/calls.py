@@ -50,7 +50,7 @@ def begin_model_call(
     )
     made: str = changed.last_facts("model.requested").call
     if made == call:  # Otherwise the call was begun before, under this key.
-        telemetry.begin_model_span(env, call, frame=frame, model=model)
+        telemetry.begin_span(env, call, frame=frame, model=model)
     return made
 
 

@@ -42,23 +42,28 @@ def record_span(env: Env, name: str, attributes: Mapping[str, Any]) -> None:
             pass
 
 
-def begin_model_span(
+def begin_span(
     env: Env,
     call: str,
     *,
     frame: str | None = None,
-    model: str | None = None,
     conversation: str | None = None,
+    model: str | None = None,
     packed: AssembledPack | None = None,
+    tool: str | None = None,
+    attempt: int = 1,
 ) -> None:
-    """Begin a model call's span; called once per call, after the intent is journaled."""
+    """Begin the span of a model's or a tool's call; called once per attempt, after the intent is journaled."""
     if env.telemetry is None:
         return
     with _warn_of_failure():
-        provider = None if env.models is None or model is None else env.models.info(model).provider
-        attributes = call_attributes(
-            call=call, frame=frame, model=model, provider=provider, conversation=conversation, packed=packed
-        )
+        if tool is None:
+            provider = None if env.models is None or model is None else env.models.info(model).provider
+            attributes = call_attributes(
+                call=call, frame=frame, model=model, provider=provider, conversation=conversation, packed=packed
+            )
+        else:
+            attributes = tool_attributes(call=call, frame=frame, conversation=conversation, name=tool, attempt=attempt)
         env.telemetry.begin_call(call, attributes)
 
 
@@ -71,15 +76,6 @@ def end_span(
     with _warn_of_failure():
         attributes = answer_attributes(usage or Usage(), finish)
         env.telemetry.end_call(call, attributes, None if error is None else error_type(error))
-
-
-def begin_tool_span(env: Env, call: str, *, frame: str, name: str, conversation: str, attempt: int) -> None:
-    """Begin a tool call's span, for a first attempt or a retry."""
-    if env.telemetry is None:
-        return
-    with _warn_of_failure():
-        attributes = tool_attributes(call=call, frame=frame, name=name, conversation=conversation, attempt=attempt)
-        env.telemetry.begin_call(call, attributes)
 
 
 class SafeSpan:

@@ -135,7 +135,7 @@ def begin_call(
         artifacts.withdraw_artifacts(env, placed)
     made = str(changed.last_facts(PACKED if frame is None else MODEL_CALLED).call)
     if made == call and frame is not None:  # A call outside of frames has no journaled end.
-        telemetry.begin_model_span(env, call, frame=frame, model=model, conversation=thread, packed=packed)
+        telemetry.begin_span(env, call, frame=frame, model=model, conversation=thread, packed=packed)
     return made
 
 

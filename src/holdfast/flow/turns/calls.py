@@ -297,9 +297,9 @@ def begin_tool_calls(env: Env, turn: TurnPlace, wanted: Sequence[ToolCallStart])
     change_frame(env, turn.frame, decide)
     for one in wanted:
         env.states.frame_streams.put((env.tenant, one.request.id), turn.actor)
-        name, attempt = one.request.name, one.attempt
-        telemetry.begin_tool_span(
-            env, one.request.id, frame=turn.frame, name=name, conversation=turn.thread, attempt=attempt
+        tool, attempt = one.request.name, one.attempt
+        telemetry.begin_span(
+            env, one.request.id, frame=turn.frame, conversation=turn.thread, tool=tool, attempt=attempt
         )
 
 
