@@ -8,6 +8,7 @@ change no rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -37,13 +38,22 @@ def project_event(type_name: str, facts: Any, version: int, at: int) -> list[Row
     return changes
 
 
+@cache
+def _split_columns(table: str, kind: Any) -> tuple[Row, tuple[str, ...]]:
+    """Return an empty row of a table, and the columns that have the name of a fact."""
+    names = TABLES[table].column_names
+    return dict.fromkeys(names), tuple(name for name in names if name in kind.__struct_fields__)
+
+
 def _build_row(table: str, facts: Any, version: int, **values: Any) -> Row:
     """Return a row of a table: its version, its frame and the given values, else facts of the same name, else null."""
-    known = {"version": version, **values}
-    if hasattr(facts, "frame"):
-        known["frame_id"] = ulid_bytes(facts.frame)
-    names = TABLES[table].column_names
-    return {name: known[name] if name in known else getattr(facts, name, None) for name in names}
+    empty, shared = _split_columns(table, type(facts))
+    row = {**empty, **{name: getattr(facts, name) for name in shared}, **values}
+    if "version" in empty:
+        row["version"] = version
+    if "frame_id" in empty:
+        row["frame_id"] = ulid_bytes(facts.frame)
+    return row
 
 
 def _update_frame_row(
