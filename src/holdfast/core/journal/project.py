@@ -39,7 +39,7 @@ def project_event(type_name: str, facts: Any, version: int, at: int) -> list[Row
 
 
 @cache
-def _split_columns(table: str, kind: Any) -> tuple[Row, tuple[str, ...]]:
+def _split_columns(table: str, kind: type[msgspec.Struct]) -> tuple[Row, tuple[str, ...]]:
     """Return an empty row of a table, and the columns that have the name of a fact."""
     names = TABLES[table].column_names
     return dict.fromkeys(names), tuple(name for name in names if name in kind.__struct_fields__)
@@ -47,7 +47,7 @@ def _split_columns(table: str, kind: Any) -> tuple[Row, tuple[str, ...]]:
 
 def _build_row(table: str, facts: Any, version: int, **values: Any) -> Row:
     """Return a row of a table: its version, its frame and the given values, else facts of the same name, else null."""
-    empty, shared = _split_columns(table, type(facts))
+    empty, shared = _split_columns(table, facts.__class__)
     row = {**empty, **{name: getattr(facts, name) for name in shared}, **values}
     if "version" in empty:
         row["version"] = version
@@ -71,6 +71,7 @@ _LIMIT_COLUMNS = {
     "timeout_ms": "timeout_ms",
 }
 """The columns of a frame's limits, with the names that the limits have in facts."""
+_UNUSED = dict.fromkeys(("used", "reserved", "lent", "tool_calls", *USAGE_COLUMNS), 0)
 
 
 def _project_frame_pushed(facts: frames.FramePushed, version: int, at: int) -> list[RowChange]:
@@ -78,7 +79,7 @@ def _project_frame_pushed(facts: frames.FramePushed, version: int, at: int) -> l
         "frames",
         facts,
         version,
-        **dict.fromkeys(("used", "reserved", "lent", "tool_calls", *USAGE_COLUMNS), 0),
+        **_UNUSED,
         **{column: getattr(facts.limits, name) for column, name in _LIMIT_COLUMNS.items()},
         pushed_version=version,
         goal_version=version,
