@@ -14,7 +14,7 @@ from holdfast.core.packs.briefs import Brief
 from holdfast.core.packs.inputs import FitResult, PackSources
 from holdfast.core.packs.manifest import Successors, count_common_tokens, decide_earlier, decide_segment, make_evidence
 from holdfast.core.packs.rounds import RoundForm, ThreadRounds
-from holdfast.core.packs.segments import WINDOW_PART, marker_segment, message_handle
+from holdfast.core.packs.segments import WINDOW_PART, is_covered, marker_segment, message_handle
 from holdfast.core.trust import lowest_trust
 from holdfast.core.wire.parts import copy_data
 from holdfast.records.events.calls import PackedPiece
@@ -82,8 +82,12 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
     summaries = tuple(summary for segment, summary in standing if segment.id in told)
     said = tuple(message for segment in rounds for message in segment.messages)
     covered = sum(summary.messages for summary in summaries)
-    shown = [message for message in said if message.id and not (summaries and _is_covered(message, summaries))]
-    truncated = max(given.messages - covered - len(shown), 0)
+    ends = {span.stream: span.last for summary in summaries for span in summary.covers}
+    older = [message for message in said if message.version <= ends.get(message.stream, 0)]
+    # A summary also covers pinned messages that are shown beside it.
+    covered -= sum(is_covered(message.stream, message.version, summaries) for message in older if message.id)
+    shown = sum([1 for message in said if message.id])
+    truncated = max(given.messages - covered - shown, 0)
     segments, stable = _order_segments(fit, sources, given, rounds, truncated)
     decisions = (*_list_decisions(fit, sources, rounds, given.standing, truncated), *given.report.decisions)
     used = sum([segment.estimated_tokens for segment in segments])
@@ -131,12 +135,6 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
         made=given.made,
         stable=stable,
     )
-
-
-def _is_covered(message: Message, summaries: Sequence[Summary]) -> bool:
-    """Return True if a summary also covers the message, as for pinned messages shown beside it."""
-    stretches = (one for summary in summaries for one in summary.covers)
-    return any(one.stream == message.stream and one.first <= message.version <= one.last for one in stretches)
 
 
 def has_estimated_parts(message: Message) -> bool:

@@ -243,6 +243,13 @@ def summary_segment(summary: Summary, thread: str, mark: Mark, count: CountMessa
     return make_segment("summary", id, "high", message, count, [origin])
 
 
+def is_covered(stream: str, version: int, known: Sequence[Summary]) -> bool:
+    """Return True if one of these summaries covers the message at a version of a stream."""
+    return any(
+        part.stream == stream and part.first <= version <= part.last for summary in known for part in summary.covers
+    )
+
+
 def marker_segment(left_out: int, count: CountMessage, *, tools: bool) -> Segment:
     """Return the marker for earlier messages that are neither shown nor summarised."""
     message = Message(role="user", content=marker_text(left_out, tools=tools), synthetic=True, trust="system")

@@ -15,17 +15,19 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.numbers import is_number
+from holdfast.core.packs.segments import is_covered
 from holdfast.core.sessions.rounds import SUMMARY_PREFIX, group_rounds, repair_messages
 from holdfast.core.sessions.tokens import CountMessage, Framing, framing_of, message_tokens
+from holdfast.core.trust import lowest_trust
 from holdfast.errors import Conflict, InvalidValue, SessionClosed, SummaryFailed
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal import redact
 from holdfast.flow.journal.append import Drafts, States, decide_and_append
 from holdfast.flow.sessions.append import add_cost, thread_tokenizer
 from holdfast.flow.sessions.read import MessageLocation, iter_places, leading_instructions, load_messages, thread_state
-from holdfast.flow.sessions.summaries import build_summary, is_covered, iter_summaries
+from holdfast.flow.sessions.summaries import build_summary, iter_summaries
 from holdfast.ports import SUMMARY_CALLS, Env, Tokenizer
-from holdfast.records.events.envelope import TRUST_LEVELS, Draft
+from holdfast.records.events.envelope import Draft
 from holdfast.records.events.sessions import MessageSpan, SummaryContent, SummaryMade
 from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Message
@@ -212,17 +214,14 @@ def draft_summary(env: Env, plan: SummaryPlan, words: SummaryText) -> Draft:
     tokenizer, info = thread_tokenizer(env, plan.stream)
     tokens = count_summary_tokens(text, tokenizer, framing_of(info.provider, info.name))
     check_shorter(plan.messages, tokens, message_counter(env, plan.stream))
-    own = next((one for one in plan.covers if one.stream == plan.stream), MessageSpan(plan.stream, 0, 0))
-    facts = SummaryMade(
+    facts = summary_facts(
+        plan.stream,
+        plan.covers,
+        plan.messages,
         summary=ulid_text(env.ids.ulid()),
-        first=own.first,
-        last=own.last,
-        shared=tuple(one for one in plan.covers if one.stream != plan.stream),
         at_version=plan.at_version,
-        messages=len(plan.messages),
         tokens=tokens,
         tokenizer=tokenizer.name,
-        trust=max((one.trust for one in plan.messages), key=TRUST_LEVELS.index, default="external"),
         method=words.method,
         level=str(words.level),
         replaces=plan.replaces,
@@ -230,6 +229,19 @@ def draft_summary(env: Env, plan: SummaryPlan, words: SummaryText) -> Draft:
         usage=words.usage,
     )
     return Draft(type="summary.made", facts=facts, content=SummaryContent(text=text, state=state))
+
+
+def summary_facts(stream: str, covers: Sequence[MessageSpan], messages: Sequence[Message], **more: Any) -> SummaryMade:
+    """Return the facts of a summary of messages that lie in some spans."""
+    own = next((one for one in covers if one.stream == stream), MessageSpan(stream, 0, 0))
+    return SummaryMade(
+        first=own.first,
+        last=own.last,
+        shared=tuple(one for one in covers if one.stream != stream),
+        messages=len(messages),
+        trust=lowest_trust(*(message.trust for message in messages)),
+        **more,
+    )
 
 
 def check_unchanged(env: Env, plan: SummaryPlan, states: States) -> None:

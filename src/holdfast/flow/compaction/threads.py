@@ -20,6 +20,7 @@ from holdfast.core.compaction.state_extract import extract_state, render_state
 from holdfast.core.compaction.strategies import count_rounds_within, make_segments, omission_note, run_strategy
 from holdfast.core.compaction.summary import fit_tokens, reduce_by_policy, reduce_by_priority, reduce_to, split_messages
 from holdfast.core.numbers import is_number
+from holdfast.core.packs.segments import is_covered
 from holdfast.core.sessions.tokens import framing_of
 from holdfast.errors import Conflict, InvalidValue, SummaryFailed, TooLarge
 from holdfast.flow.compaction import recall, summaries
@@ -39,7 +40,7 @@ from holdfast.flow.compaction.summaries import (
 )
 from holdfast.flow.sessions.append import resolve_session_stream, thread_tokenizer
 from holdfast.flow.sessions.read import MessageLocation, iter_places, iter_places_after, load_messages
-from holdfast.flow.sessions.summaries import is_covered, iter_summaries
+from holdfast.flow.sessions.summaries import iter_summaries
 from holdfast.ports import Env, Summarizer
 from holdfast.records.batches import RowQuery
 from holdfast.records.compaction import STRATEGIES, CompactionConfig

@@ -16,7 +16,14 @@ from holdfast.core.packs.fit import fit_pack
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
 from holdfast.core.packs.inputs import FitResult, PackLimits, PackSources, RequiredPart
 from holdfast.core.packs.rounds import ThreadRounds
-from holdfast.core.packs.segments import ItemForms, crumb_segments, marker_segment, note_segments, summary_segment
+from holdfast.core.packs.segments import (
+    ItemForms,
+    crumb_segments,
+    is_covered,
+    marker_segment,
+    note_segments,
+    summary_segment,
+)
 from holdfast.core.sessions.rounds import UNLIMITED, ConversationRounds, WindowBounds
 from holdfast.core.sessions.tokens import count_label, framing_of
 from holdfast.errors import BudgetExhausted, BudgetTooSmall
@@ -28,7 +35,6 @@ from holdfast.flow.packs.recent import ThreadTail, TokenCounter
 from holdfast.flow.packs.visibility import PackRequest, Visibility, check_request
 from holdfast.flow.sessions.append import models_port
 from holdfast.flow.sessions.read import thread_state
-from holdfast.flow.sessions.summaries import is_covered
 from holdfast.ports import Env
 from holdfast.records.events.calls import ContextPacked
 from holdfast.records.frames import StreamState
@@ -190,9 +196,9 @@ class _PackBuilder:
         fitted = self._fit(sources, before)
         standing, made = tail.summaries, None
         if fitted.summaries and fitted.summaries[-1].text in older.found:
-            summary, made = older.found[fitted.summaries[-1].text]
+            segment, summary, made = older.found[fitted.summaries[-1].text]
             standing = (*standing, summary)
-            sources = msgspec.structs.replace(sources, summaries=(*sources.summaries, fitted.summaries[-1]))
+            sources = msgspec.structs.replace(sources, summaries=(*sources.summaries, segment))
         shown = () if before is None else before.manifest
         erased = brief.erased or True in [message.erased for message in tail.messages]
         if before is not None and erased and manifest.has_erasure_since(env, before.at_seq):

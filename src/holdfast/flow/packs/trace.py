@@ -20,7 +20,14 @@ from holdfast.core.numbers import is_number
 from holdfast.core.packs.fences import make_mark
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
 from holdfast.core.packs.rounds import remake_round
-from holdfast.core.packs.segments import BREADCRUMBS_ID, crumb_segment, cut_by_recipe, message_handle, summary_handle
+from holdfast.core.packs.segments import (
+    BREADCRUMBS_ID,
+    crumb_segment,
+    cut_by_recipe,
+    is_covered,
+    message_handle,
+    summary_handle,
+)
 from holdfast.core.packs.trace import (
     Fact,
     FactContext,
@@ -318,7 +325,7 @@ class PackInspector:
 
 
 def _covers_any(summary: Summary, said: Iterable[Sighting]) -> bool:
-    return any(summaries.is_covered(one.stream, one.version, (summary,)) for one in said)
+    return any(is_covered(one.stream, one.version, (summary,)) for one in said)
 
 
 class PackForecast(msgspec.Struct, frozen=True, kw_only=True):
