@@ -19,7 +19,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -117,11 +117,6 @@ def rules_of(env: Env, session: str) -> tuple[Rule, ...]:
     return () if standing is None else standing.rules
 
 
-def forget_rules(env: Env, session: str) -> None:
-    """Drop the rules of a session that has ended for good."""
-    env.rules.pop((env.tenant, session), None)
-
-
 def recall_settings(env: Env, stream: str) -> tuple[int, tuple[str, ...]]:
     """Return how many memories a pack recalls, and from which scopes: those its rules flush to, or its session's."""
     session = resolve_session_stream(env, stream)
@@ -133,28 +128,22 @@ def recall_settings(env: Env, stream: str) -> tuple[int, tuple[str, ...]]:
     return max((config.recall for config in configs), default=0), scopes or (session,)
 
 
-def fire_after_append(env: Env, stream: str, new: Sequence[Message]) -> tuple[RuleOutcome, ...]:
-    """Evaluate the rules of a thread after an append. Never raises for a rule's error."""
-    if not env.rules:
-        return ()
-    return _fire_rules(env, Occasion(kind="appended", stream=stream, new=tuple(new)))
+def fire_rules(
+    env: Env, stream: str, new: Sequence[Message] = (), packed: AssembledPack | None = None
+) -> tuple[RuleOutcome, ...]:
+    """Evaluate the rules of a thread after an append, or before its pack goes to a model, which a guard may refuse.
 
-
-def fire_before_call(env: Env, stream: str, packed: AssembledPack) -> tuple[RuleOutcome, ...]:
-    """Evaluate the rules of a thread before its pack goes to a model. A guard may refuse the call."""
-    if not env.rules:
-        return ()
-    return _fire_rules(env, Occasion(kind="packed", stream=stream, packed=packed))
-
-
-def _fire_rules(env: Env, occasion: Occasion) -> tuple[RuleOutcome, ...]:
-    standing = env.rules.get((env.tenant, resolve_session_stream(env, occasion.stream)))
+    Never raises for another rule's error.
+    """
+    standing = env.rules.get((env.tenant, resolve_session_stream(env, stream))) if env.rules else None
     if standing is None:
         return ()
-    rules, packed = standing.rules, occasion.packed
-    for rule in rules if packed is not None else ():
-        if isinstance(rule.action, BudgetGuard) and _is_due(env, standing, rule, occasion):
-            check_guard(env, occasion.stream, rule, packed)  # type: ignore[arg-type]
+    rules = standing.rules
+    kind: Literal["appended", "packed"] = "appended" if packed is None else "packed"
+    occasion = Occasion(kind=kind, stream=stream, new=tuple(new), packed=packed)
+    for rule in rules:
+        if packed is not None and isinstance(rule.action, BudgetGuard) and _is_due(env, standing, rule, occasion):
+            check_guard(env, stream, rule, packed)
     if is_rule_running():
         return ()
     fired: list[RuleOutcome] = []
@@ -454,10 +443,7 @@ class ThreadTally(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int | None
     """None until requested. Counting stops above the requested limit, so it may be a lower bound."""
     covered: int
-    total_messages: int
-    """The number of messages in the thread."""
-    edited: int
-    floor: int
+    thread: ThreadState
 
 
 class SessionRules:
@@ -481,28 +467,17 @@ class SessionRules:
     ) -> ThreadTally:
         """Return a thread's tally after some new messages, with its tokens counted up to `tokens` if given."""
         thread = load_state(env, stream).thread or ThreadState()
-        found = self._tallies.get(stream)
-        if found is not None and (found.edited, found.floor) == (thread.edited, thread.floor):
-            counted = found.tokens
-            if found.total_messages + len(new) != thread.messages:
-                # Others have written as well.
-                counted = None if found.total_messages != thread.messages else counted
-            elif counted is not None:
-                counted += sum(message.tokens or 0 for message in new)
-            found = replace(found, tokens=counted, total_messages=thread.messages)
+        known, counted = self._tallies.get(stream), None
+        if known is None or (known.thread.edited, known.thread.floor) != (thread.edited, thread.floor):
+            covered = last_covered_position(env, stream)
         else:
-            found = ThreadTally(
-                messages=0,
-                tokens=None,
-                covered=last_covered_position(env, stream),
-                total_messages=thread.messages,
-                edited=thread.edited,
-                floor=thread.floor,
-            )
-        if tokens is not None and found.tokens is None:
-            found = replace(found, tokens=count_uncovered(env, stream, enough=tokens)[1])
-        found = replace(found, messages=max(0, thread.messages - found.covered))
-        self._tallies[stream] = found
+            covered, grown = known.covered, thread.messages - known.thread.messages
+            if known.tokens is not None and grown in (0, len(new)):  # Otherwise others have written as well.
+                counted = known.tokens + sum(message.tokens or 0 for message in new if grown)
+        if tokens is not None and counted is None:
+            counted = count_uncovered(env, stream, enough=tokens)[1]
+        messages = max(0, thread.messages - covered)
+        found = self._tallies[stream] = ThreadTally(messages=messages, tokens=counted, covered=covered, thread=thread)
         return found
 
     def is_idle(self, stream: str, rule: str, thread: ThreadState) -> bool:
