@@ -24,7 +24,7 @@ from holdfast.core.packs.segments import is_covered
 from holdfast.core.sessions.tokens import framing_of
 from holdfast.errors import Conflict, InvalidValue, SummaryFailed, TooLarge
 from holdfast.flow.compaction import recall, summaries
-from holdfast.flow.compaction.mirror import mirror_passages, storage_of
+from holdfast.flow.compaction.recall import mirror_passages, storage_of
 from holdfast.flow.compaction.summaries import (
     SMALL_SUMMARY_TOKENS,
     ModelCalls,
