@@ -13,7 +13,6 @@ from contextlib import suppress
 from itertools import islice, takewhile
 from typing import Any, Final, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.numbers import is_number
@@ -32,6 +31,7 @@ from holdfast.core.packs.trace import (
     Fact,
     FactContext,
     FactVisibility,
+    PackForecast,
     Sighting,
     SightingKind,
     advise,
@@ -147,16 +147,12 @@ def _advise(env: Env, thread: str, fact: Fact, known: FactSightings, now: PackFo
         nearest = (message_handle(result.value, thread), " ".join(said.split()))
     return advise(
         FactContext(
-            text=fact.text,
             session=str(parse_scope(thread).get("session")),
             thread_stream=thread,
             found=known.found,
-            now=now.look,
+            now=now,
             covered_by=covered_by,
-            budget=now.budget,
-            tools=now.tools,
             ended=state.ended and not state.fresh,
-            refused=now.refused,
             erased=known.erased,
             nearest=nearest,
             threads={stream: parse_scope(stream).get("thread") or MAIN_THREAD for stream in streams},
@@ -326,15 +322,6 @@ class PackInspector:
 
 def _covers_any(summary: Summary, said: Iterable[Sighting]) -> bool:
     return any(is_covered(one.stream, one.version, (summary,)) for one in said)
-
-
-class PackForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """The forecast of a pack built now."""
-
-    look: FactVisibility
-    tools: bool = False
-    budget: int | None = None
-    refused: str | None = None
 
 
 def forecast_pack(
