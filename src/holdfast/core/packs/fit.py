@@ -32,7 +32,7 @@ from holdfast.core.packs.inputs import (
 )
 from holdfast.core.packs.manifest import decide_item
 from holdfast.core.packs.rounds import RoundForm, share_evenly
-from holdfast.core.packs.segments import ItemForm, PackItem, order_items
+from holdfast.core.packs.segments import ItemForm, PackItem, rank_item
 from holdfast.core.packs.window import MIN_SUMMARY_TOKENS, OlderChooser
 from holdfast.errors import BudgetTooSmall
 from holdfast.records.packs import LEVELS, CompactionLevel, Segment
@@ -69,7 +69,7 @@ class _Attempt:
         self._messages = self._room = self._total = self._included = self._held = self._joined = 0
         self._rounds, self._forms = sources.rounds, sources.forms
         self._first, self._first_tokens = self._rounds.talk.size(self._rounds.talk.first)
-        self._items = order_items(sources.items)
+        self._items = sorted(sources.items, key=rank_item)
         self._bare = level is CompactionLevel.CRITICAL_ONLY
         self._crumbs = sources.last_crumb if self._bare else sources.crumbs
         self._shown: dict[int, RoundForm] = {}

@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.packs.assemble import EvidenceReport
+from holdfast.core.packs.assemble import EvidenceItems, EvidenceReport
 from holdfast.core.packs.fences import MEMORY_LABEL, evidence_label
 from holdfast.core.packs.segments import PackItem
 from holdfast.core.search.words import fold_text, query_terms
@@ -48,14 +47,6 @@ _WORD = re.compile(r"[^\W_]+")
 
 CopyPieces = tuple[int, tuple[PackedPiece, ...]]
 """A pack's sequence number, and the copies in it."""
-
-
-class EvidenceItems(msgspec.Struct, frozen=True, kw_only=True):
-    """Items to choose from, a report on the others, and outside texts by their artifact names."""
-
-    items: tuple[PackItem, ...] = ()
-    report: EvidenceReport = EvidenceReport()
-    pins: tuple[tuple[str, bytes], ...] = ()
 
 
 def gather_evidence(env: Env, seen: Visibility, asked: PackRequest, room: int) -> EvidenceItems:

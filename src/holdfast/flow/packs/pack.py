@@ -9,8 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.core.frames import stack
-from holdfast.core.packs.assemble import PackMaterial, assemble_pack
-from holdfast.core.packs.briefs import Brief
+from holdfast.core.packs.assemble import CountedBrief, EvidenceItems, PackMaterial, assemble_pack
 from holdfast.core.packs.fences import make_mark
 from holdfast.core.packs.fit import fit_pack
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
@@ -38,7 +37,7 @@ from holdfast.flow.sessions.read import thread_state
 from holdfast.ports import Env
 from holdfast.records.events.calls import ContextPacked
 from holdfast.records.frames import StreamState
-from holdfast.records.packs import AssembledPack, CompactionLevel, ContextPackMetadata, Segment, WindowKey
+from holdfast.records.packs import AssembledPack, CompactionLevel, ContextPackMetadata, WindowKey
 from holdfast.records.scope import Scope
 from holdfast.records.sessions import SessionState
 
@@ -70,17 +69,6 @@ def build_pack(env: Env, seen: Visibility, asked: PackRequest) -> AssembledPack:
     return made
 
 
-class _CountedBrief(msgspec.Struct, frozen=True, kw_only=True):
-    """A brief with its segments."""
-
-    brief: Brief
-    segment: Segment
-    notes: tuple[Segment, ...]
-    tokens: int
-    """The tokens of all segments."""
-    has_history_tools: bool
-
-
 class _PackBuilder:
     """The builder of one pack."""
 
@@ -103,17 +91,20 @@ class _PackBuilder:
 
     def _compute_budget(self) -> tuple[int, int, str | None]:
         """Return the requested budget, the allowed budget, and the name of the limit that lowered it, if any."""
+        env, model, asked = self._env, self._model, self._asked.budget
         frame, actor = self._seen.frame, self._seen.actor
-        asked = self._asked.budget
+        most: int = model.input_budget
+        if frame is not None and actor is not None:
+            live = load_current_state(env, actor).frames
+            most = stack.tightest_limits(stack.ancestry(live, frame.id)).context_tokens
+        wanted = budget = asked or most
+        if asked is None and most == model.input_budget:
+            # No budget was given, and the model's whole window may be used, as corrected by what providers reported.
+            factor = models_port(env).calibration(model.name, self._counter.tokenizer.name, tenant=env.tenant)
+            budget = most if factor is None else max(int(most / factor), 1)
         if frame is None or actor is None:
-            return asked or self._model.input_budget, asked or self._calibrate_budget(), None
-        live = load_current_state(self._env, actor).frames
-        most = stack.tightest_limits(stack.ancestry(live, frame.id)).context_tokens
-        wanted = most if asked is None else asked
-        budget, limited_by = (most, "context_tokens") if wanted > most else (wanted, None)
-        if asked is None and most == self._model.input_budget:
-            # No budget was given, and the frame may use its model's whole window: use the calibrated one.
-            budget = self._calibrate_budget()
+            return wanted, budget, None
+        budget, limited_by = (most, "context_tokens") if wanted > most else (budget, None)
         available = frame.tokens.available
         if available is not None and available < budget:
             budget, limited_by = available, "available"
@@ -125,15 +116,7 @@ class _PackBuilder:
             )
         return wanted, budget, limited_by
 
-    def _calibrate_budget(self) -> int:
-        """Return the model's window in tokens as counted here, corrected by the usage that providers reported."""
-        factor = models_port(self._env).calibration(
-            self._model.name, self._counter.tokenizer.name, tenant=self._env.tenant
-        )
-        most = self._model.input_budget
-        return most if factor is None else max(int(most / factor), 1)
-
-    def load_brief(self) -> _CountedBrief:
+    def load_brief(self) -> CountedBrief:
         """Load the brief, from the cache as long as its scopes have not changed."""
         env, seen = self._env, self._seen
         heads = [(scope, env.journal.head(env.tenant, scope)) for scope in seen.scopes]
@@ -142,9 +125,7 @@ class _PackBuilder:
         versions = [at for at in there if at[0] != seen.actor]
         place = (env.tenant, seen.actor or seen.thread, f"{self._asked.role} {self._counter.kept_as}")
         remembered = None if self._has_own_brief() else env.recent
-        known: tuple[list[tuple[str, int]], _CountedBrief] | None = (
-            None if remembered is None else remembered.get(place)
-        )
+        known: tuple[list[tuple[str, int]], CountedBrief] | None = None if remembered is None else remembered.get(place)
         if known is not None and known[0] == versions:
             return known[1]
         brief = briefs.load_brief(
@@ -152,7 +133,7 @@ class _PackBuilder:
         )
         segment = self._counter.brief_segment(brief)
         notes = note_segments(brief.notes, self._counter.count)
-        counted = _CountedBrief(
+        counted = CountedBrief(
             brief=brief,
             segment=segment,
             notes=notes,
@@ -175,7 +156,7 @@ class _PackBuilder:
         """Return the mark of a fence. The secret is read only here: most packs fence nothing."""
         return make_mark(self._env.journal.secret, self._env.tenant)(id)
 
-    def build(self, found: evidence.EvidenceItems, counted: _CountedBrief) -> AssembledPack:
+    def build(self, found: EvidenceItems, counted: CountedBrief) -> AssembledPack:
         """Build the best pack that fits."""
         env, seen, asked, counter, brief = self._env, self._seen, self._asked, self._counter, counted.brief
         wanted = recent.TailRequest(
@@ -204,9 +185,7 @@ class _PackBuilder:
         if before is not None and erased and manifest.has_erasure_since(env, before.at_seq):
             shown = ()  # Content that was erased since is rendered differently now.
         given = PackMaterial(
-            brief=brief,
-            brief_segment=counted.segment,
-            notes=counted.notes,
+            counted=counted,
             crumbs=tuple(crumb for crumb, _ in crumbs),
             standing=standing,
             messages=self._messages,
@@ -217,10 +196,18 @@ class _PackBuilder:
             exact=counter.tokenizer.exact and self._model.known and counter.tokenizer.name == self._model.tokenizer,
             window=self._window,
             limited_by=self._limited_by,
-            metadata=self._make_metadata(brief),
-            report=found.report,
-            has_history_tools=counted.has_history_tools,
-            pins=found.pins,
+            metadata=ContextPackMetadata(
+                pack_id=None,
+                frame_id=None if seen.frame is None else seen.frame.id,
+                scope=seen.thread,
+                role=asked.role,
+                created_at=env.clock.now_ms(),
+                log_seq=env.journal.position(),
+                level=CompactionLevel.NONE,
+                layout=asked.layout,
+                erased=brief.erased,
+            ),
+            evidence=found,
             fresh=tail.fresh,
             kept_as=counter.kept_as,
             made=made,
@@ -228,26 +215,12 @@ class _PackBuilder:
         )
         return assemble_pack(fitted, sources, given)
 
-    def _make_metadata(self, brief: Brief) -> ContextPackMetadata:
-        frame, asked = self._seen.frame, self._asked
-        return ContextPackMetadata(
-            pack_id=None,
-            frame_id=None if frame is None else frame.id,
-            scope=self._seen.thread,
-            role=asked.role,
-            created_at=self._env.clock.now_ms(),
-            log_seq=self._env.journal.position(),
-            level=CompactionLevel.NONE,
-            layout=asked.layout,
-            erased=brief.erased,
-        )
-
     def _build_sources(
         self,
-        counted: _CountedBrief,
+        counted: CountedBrief,
         crumbs: list[visibility.Crumb],
         tail: ThreadTail,
-        found: evidence.EvidenceItems,
+        found: EvidenceItems,
         older: WindowSummaries,
     ) -> PackSources:
         count, settings, thread = self._counter.count, self._env.settings, self._seen.thread
@@ -277,7 +250,7 @@ class _PackBuilder:
             fixed_parts=lambda: self._brief_parts(counted),
         )
 
-    def _brief_parts(self, counted: _CountedBrief) -> tuple[RequiredPart, ...]:
+    def _brief_parts(self, counted: CountedBrief) -> tuple[RequiredPart, ...]:
         """Return the brief's tokens by part, for the error that says what to shorten."""
         tools = self._counter.count_tools(counted.brief)
         fewer = "offer fewer tools"

@@ -229,7 +229,8 @@ def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, coun
     query = EventQuery(tenant=env.tenant, stream=stream, after=known.version, until=now.version, limit=MAX_NEW_EVENTS)
     stored = env.journal.read(query)
     events = [decode_event(event) for event in stored]
-    if len(stored) != now.version - known.version or not all(map(_leaves_tail_valid, events)):
+    valid = all(one.type in GROWTH_TYPES or (one.type == SUMMED and one.facts.window) for one in events)
+    if not valid or len(stored) != now.version - known.version:
         return None
     said = [event for event in events if event.type == "message.appended"]
     new = [MessageLocation(stream, message_row(event.facts, event.version)) for event in said]
@@ -260,10 +261,6 @@ def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, coun
         made=next((event for event in reversed(events) if event.type == SUMMED), known.made),
         fresh={one: older.get(one, ()) + fresh.get(one, ()) for one in {**older, **fresh}},
     )
-
-
-def _leaves_tail_valid(event: Event) -> bool:
-    return event.type in GROWTH_TYPES or (event.type == SUMMED and event.facts.window)
 
 
 def _affects_kept(known: ThreadTail, new: Sequence[MessageLocation]) -> bool:
