@@ -203,7 +203,7 @@ def _order_segments(
     """Return all segments in the order shown, and how many of them the next call will also begin with."""
     crumbs = [fit.crumbs] if fit.crumbs is not None else []
     marker: list[Segment] = []
-    if fit.marked and sources.marker is not None and truncated:
+    if fit.marked and truncated:
         exact = marker_segment(truncated, sources.rounds.count, tools=given.counted.has_history_tools)
         # The final number should not be larger than the one that the marker was measured with.
         marker = [exact] if exact.estimated_tokens <= sources.marker.estimated_tokens else []

@@ -189,7 +189,7 @@ class _Attempt:
         joined = {nth: self._level_form(nth) for nth in rounds.unshown_questions(self._rounds, must, self._messages)}
         self._unshortened.update(joined)
         total = sum(form.tokens for form in (*must.values(), *joined.values()))
-        if not self._items and total + self._marker_tokens() <= self._room:
+        if not self._items and total + self._sources.marker.estimated_tokens <= self._room:
             return must
         return {nth: self._rounds.shortest_form(nth, form) for nth, form in must.items()}
 
@@ -201,16 +201,14 @@ class _Attempt:
         wanted = rounds.unshown_questions(self._rounds, self._shown, self._messages)
         forms = {nth: rounds.shorten_question(self._rounds, self._unshortened[nth]) for nth in wanted}
         all_of_it = self._level is CompactionLevel.MODERATE
-        room = self._room if all_of_it or not forms else self._question_room(self._room - self._marker_tokens())
+        left = self._room - self._sources.marker.estimated_tokens
+        room = self._room if all_of_it or not forms else self._question_room(left)
         taken = rounds.take_fitting(forms, room)
         self._shown.update(taken)
         self._messages -= sum(len(form.messages) for form in taken.values())
         self._joined = sum(form.tokens for form in taken.values())
         self._room -= self._joined
         return len(taken) == len(forms) or not all_of_it
-
-    def _marker_tokens(self) -> int:
-        return 0 if self._sources.marker is None else self._sources.marker.estimated_tokens
 
     def _take_included(self) -> None:
         """Take evidence that was asked for by name, at its shortest and in order, as far as its share goes."""
@@ -226,10 +224,9 @@ class _Attempt:
 
     def _marker_room(self) -> int:
         """Return the room kept for the marker, or for all it would stand for if that is less; 0 if there is no room."""
-        marker = self._sources.marker
-        if marker is None or not self._messages:
+        if not self._messages:
             return 0
-        room = marker.estimated_tokens
+        room = self._sources.marker.estimated_tokens
         if self._level is CompactionLevel.AGGRESSIVE and self._room > 8 * MIN_SUMMARY_TOKENS:
             room += 2 * MIN_SUMMARY_TOKENS  # What is shortened leaves room for a summary as well.
         if self._sources.complete and not self._sources.hidden and not self._sources.summaries:

@@ -49,7 +49,7 @@ class PackSources(msgspec.Struct, frozen=True, kw_only=True):
     """True if there are messages that neither these rounds nor these summaries stand for."""
     items: tuple[PackItem, ...]
     forms: ItemForms
-    marker: Segment | None
+    marker: Segment
     """The marker for earlier messages that are not shown, at its longest."""
     summarise: Callable[[int, int], Segment | None] = lambda first, room: None
     """A function that summarises the messages before a window's first round, in at most so many tokens."""

@@ -31,6 +31,7 @@ from holdfast.records.packs import FrameBreadcrumb, Origin, Segment, SegmentKind
 from holdfast.records.sessions import Summary
 
 Crumb = tuple[FrameBreadcrumb, Origin]
+"""A frame of the ancestry, and the origin of its goal."""
 BREADCRUMBS_ID = "breadcrumbs"
 EARLIER_ID = "earlier"
 EARLIER_TEXT: Final = "[{} earlier messages are not shown{}.]"

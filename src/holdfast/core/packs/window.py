@@ -88,7 +88,7 @@ class OlderChooser(msgspec.Struct, frozen=True):
     def choose(self) -> OlderRounds:
         """Choose as many summaries and rounds as fit, from a place where the window can stay."""
         sources, rounds = self.sources, self.sources.rounds
-        mark = 0 if sources.marker is None else sources.marker.estimated_tokens
+        mark = sources.marker.estimated_tokens
         # No window reaches back to a question older than the unbroken rounds.
         alone = {nth for nth in rounds.all_asked if nth < rounds.unbroken}
         older = [nth for nth in range(rounds.number - 1) if nth not in self.shown and nth not in alone]

@@ -14,12 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.numbers import is_number
 from holdfast.core.packs.segments import is_covered
-from holdfast.core.sessions.rounds import SUMMARY_PREFIX, group_rounds, repair_messages
+from holdfast.core.sessions.rounds import SUMMARY_PREFIX, group_rounds
 from holdfast.core.sessions.tokens import CountMessage, Framing, framing_of, message_tokens
 from holdfast.core.trust import lowest_trust
-from holdfast.errors import Conflict, InvalidValue, SessionClosed, SummaryFailed
+from holdfast.errors import Conflict, SessionClosed, SummaryFailed
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal import redact
 from holdfast.flow.journal.append import Drafts, States, decide_and_append
@@ -37,8 +36,8 @@ from holdfast.records.scope import Scope
 from holdfast.records.sessions import Summary
 from holdfast.records.usage import NO_USAGE, Usage
 
-Keep = int | Callable[[Sequence[Message]], int]
-"""The number of newest rounds to keep, or a function of the uncovered messages that returns it."""
+Keep = Callable[[Sequence[Message]], int]
+"""A function of the uncovered messages that returns the number of newest rounds to keep."""
 ModelCalls = list[tuple[str, Usage]]
 """Model calls that no summary counts yet: the names of the models, and what each call used."""
 
@@ -111,8 +110,6 @@ def plan_summary(env: Env, stream: str, *, keep: Keep, whole: bool = False) -> S
     With `whole`, include covered rounds: one summary for all, made from the originals. Without it, the newest summaries
     are merged as soon as there are enough of similar size, so that few cover a long thread.
     """
-    if not callable(keep) and not is_number(keep, least=0):
-        raise InvalidValue(f"keep must be a number of rounds, 0 or more, not {keep!r}.")
     erasures = env.journal.head(env.tenant, Scope.GLOBAL.text)
     state = load_current_state(env, stream)
     thread = thread_state(env, stream)
@@ -159,7 +156,7 @@ def _measure_uncovered(
     end = takewhile(lambda place: not is_covered(*place.key, known), iter_places(env, stream))
     found = [one for one in end if one.key not in first][::-1]
     messages = load_messages(env, found)
-    return found, messages, _count_older(messages, keep(messages) if callable(keep) else keep)
+    return found, messages, _count_older(messages, keep(messages))
 
 
 def _pick_mergeable(new: int, older: Iterator[Summary]) -> tuple[list[Summary], list[Summary]]:
@@ -267,11 +264,6 @@ def summary_from_draft(plan: SummaryPlan, made: Draft, version: int) -> Summary:
 def count_summary_tokens(text: str, tokenizer: Tokenizer, framing: Framing) -> int:
     """Count the tokens of a summary as it is shown."""
     return message_tokens(Message(role="user", content=SUMMARY_PREFIX + text), tokenizer.count, framing)
-
-
-def source_messages(plan: SummaryPlan) -> list[Message]:
-    """Return the original messages for a summarizer: valid, with every call next to its result."""
-    return repair_messages(plan.messages).messages
 
 
 def message_counter(env: Env, stream: str) -> CountMessage:

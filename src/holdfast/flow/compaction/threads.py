@@ -21,6 +21,7 @@ from holdfast.core.compaction.strategies import count_rounds_within, make_segmen
 from holdfast.core.compaction.summary import fit_tokens, reduce_by_policy, reduce_by_priority, reduce_to, split_messages
 from holdfast.core.numbers import is_number
 from holdfast.core.packs.segments import is_covered
+from holdfast.core.sessions.rounds import repair_messages
 from holdfast.core.sessions.tokens import framing_of
 from holdfast.errors import Conflict, InvalidValue, SummaryFailed, TooLarge
 from holdfast.flow.compaction import recall, summaries
@@ -35,7 +36,6 @@ from holdfast.flow.compaction.summaries import (
     count_saved_tokens,
     count_summary_tokens,
     message_counter,
-    source_messages,
     sum_calls,
 )
 from holdfast.flow.sessions.append import resolve_session_stream, thread_tokenizer
@@ -90,9 +90,8 @@ def _make_summary_text(env: Env, plan: SummaryPlan, config: CompactionConfig, su
     match name:
         case "summarise_oldest":
             most = token_allowance(env, plan, config, summarizer.name)
-            text = run_with_timeout(
-                config.timeout, lambda: summarizer.summarise(source_messages(plan), max_tokens=most)
-            )
+            originals = repair_messages(messages).messages
+            text = run_with_timeout(config.timeout, lambda: summarizer.summarise(originals, max_tokens=most))
             return summarizer_text(config, text, summarizer.name, count)
         case "extract_state":
             state, level = extract_state(messages), CompactionLevel.MODERATE
@@ -103,8 +102,11 @@ def _make_summary_text(env: Env, plan: SummaryPlan, config: CompactionConfig, su
         case "priority" | "policy_trim":
             reduce = reduce_by_priority if name == "priority" else reduce_by_policy
             text, level = reduce(messages, token_allowance(env, plan, config), count)
-        case _:
-            text, level = _run_custom_strategy(env, plan, config)
+        case _:  # The segments that a caller's own strategy keeps are quoted, the rest is left out.
+            given = make_segments(messages, plan.stream, message_counter(env, plan.stream))
+            kept = {one.id for one in run_strategy(name, env.strategies[name], given, config.summary_tokens)}
+            stay = {id(message) for segment in given if segment.id in kept for message in segment.messages}
+            text, level = reduce_to(messages, {at for at, message in enumerate(messages) if id(message) in stay})
     return SummaryText(text=text, strategy=name, method=name, level=level, state=state)
 
 
@@ -126,15 +128,6 @@ def summarizer_text(config: CompactionConfig, text: str, method: str, count: Cal
     """Return a summarizer's text, cut to its allowance, which not every model keeps to."""
     short = fit_tokens(text, config.summary_tokens, count)
     return SummaryText(text=short, strategy=config.strategy, method=method, level=CompactionLevel.MODERATE)
-
-
-def _run_custom_strategy(env: Env, plan: SummaryPlan, config: CompactionConfig) -> tuple[str, CompactionLevel]:
-    """Run a caller's own strategy: the segments it keeps are quoted, the rest is left out."""
-    given = make_segments(plan.messages, plan.stream, message_counter(env, plan.stream))
-    kept = run_strategy(config.strategy, env.strategies[config.strategy], given, config.summary_tokens)
-    names = {segment.id for segment in kept}
-    stay = {id(message) for segment in given if segment.id in names for message in segment.messages}
-    return reduce_to(plan.messages, {at for at, message in enumerate(plan.messages) if id(message) in stay})
 
 
 def run_with_timeout(seconds: float | None, work: Callable[[], str]) -> str:

@@ -10,12 +10,12 @@ import msgspec
 
 from holdfast.core.frames import stack
 from holdfast.core.packs.assemble import CountedBrief, EvidenceItems, PackMaterial, assemble_pack
-from holdfast.core.packs.fences import make_mark
 from holdfast.core.packs.fit import fit_pack
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
 from holdfast.core.packs.inputs import FitResult, PackLimits, PackSources, RequiredPart
 from holdfast.core.packs.rounds import ThreadRounds
 from holdfast.core.packs.segments import (
+    Crumb,
     ItemForms,
     crumb_segments,
     is_covered,
@@ -76,6 +76,7 @@ class _PackBuilder:
         self, env: Env, seen: Visibility, asked: PackRequest, state: StreamState, session: SessionState | None
     ) -> None:
         self._env, self._seen, self._asked, self._state = env, seen, asked, state
+        self._mark = visibility.fence_marks(env)
         self._messages = 0 if state.thread is None else state.thread.messages
         self._max_messages = UNLIMITED if asked.max_messages is None else asked.max_messages
         models = models_port(env)
@@ -152,10 +153,6 @@ class _PackBuilder:
             return False
         return frame.inputs is not None or visibility.has_briefs(self._env, actor)
 
-    def _mark(self, id: str) -> str:
-        """Return the mark of a fence. The secret is read only here: most packs fence nothing."""
-        return make_mark(self._env.journal.secret, self._env.tenant)(id)
-
     def build(self, found: EvidenceItems, counted: CountedBrief) -> AssembledPack:
         """Build the best pack that fits."""
         env, seen, asked, counter, brief = self._env, self._seen, self._asked, self._counter, counted.brief
@@ -167,7 +164,7 @@ class _PackBuilder:
         )
         turn = 0 if seen.frame is None else seen.frame.turn or 0
         tail = recent.read_tail(env, seen.thread, self._state, wanted, counter, turn)
-        crumbs: list[visibility.Crumb] = []
+        crumbs: list[Crumb] = []
         # A turn's goal is in its conversation already, and here it would change the start of every pack.
         if seen.frame is not None and seen.frame.turn is None:
             crumbs = visibility.load_breadcrumbs(env, seen.frame.id)
@@ -218,7 +215,7 @@ class _PackBuilder:
     def _build_sources(
         self,
         counted: CountedBrief,
-        crumbs: list[visibility.Crumb],
+        crumbs: list[Crumb],
         tail: ThreadTail,
         found: EvidenceItems,
         older: WindowSummaries,

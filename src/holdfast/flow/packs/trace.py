@@ -16,7 +16,6 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from holdfast.core.numbers import is_number
-from holdfast.core.packs.fences import make_mark
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
 from holdfast.core.packs.rounds import remake_round
 from holdfast.core.packs.segments import (
@@ -298,8 +297,8 @@ class PackInspector:
         def read() -> bool:
             origins = [piece_origin(one) for one in pieces]
             goals = [visibility.reload_breadcrumb(self._env, one)[0] for one in origins]
-            mark = make_mark(self._env.journal.secret, self._env.tenant)
-            return self._fact.is_in(crumb_segment(goals, origins, mark, lambda _: 0).text)
+            marks = visibility.fence_marks(self._env)
+            return self._fact.is_in(crumb_segment(goals, origins, marks, lambda _: 0).text)
 
         return self._look_at_pieces(BREADCRUMBS_ID, pieces, read) if pieces else None
 

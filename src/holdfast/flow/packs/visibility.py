@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from holdfast.core.frames import stack
 from holdfast.core.numbers import is_number
+from holdfast.core.packs.fences import Mark, make_mark
+from holdfast.core.packs.segments import Crumb
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import FrameNotFound, InvalidValue
 from holdfast.flow.frames.lifecycle import check_live
@@ -38,9 +40,6 @@ from holdfast.records.ids import RESERVED_PREFIX, check_id
 from holdfast.records.packs import LAYOUTS, LEVELS, MAIN_ROLE, CompactionLevel, FrameBreadcrumb, Layout, Origin
 from holdfast.records.recovery import FrameInfo, HandleInfo
 from holdfast.records.scope import Address, Scope, parse_scope
-
-Crumb = tuple[FrameBreadcrumb, Origin]
-"""A frame of the ancestry, and the origin of its goal."""
 
 BRIEF_PREFIX: Final = f"{RESERVED_PREFIX}brief/"
 """The reserved prefix of brief keys in every scope; callers cannot write there by other means."""
@@ -158,6 +157,15 @@ def has_briefs(env: Env, scope: str) -> bool:
     """Return True if a scope has a brief for any role."""
     query = EntryPageQuery(now=env.clock.now_ms(), prefix=BRIEF_PREFIX, limit=1)
     return bool(require(env.journal, STATE).entries(env.tenant, scope, query))
+
+
+def fence_marks(env: Env) -> Mark:
+    """Return the marks of fences. The secret is read only for a mark: most packs fence nothing."""
+
+    def mark(id: str) -> str:
+        return make_mark(env.journal.secret, env.tenant)(id)
+
+    return mark
 
 
 def is_thread(scope: Scope) -> bool:
