@@ -95,17 +95,14 @@ def count_common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segmen
             runs = earlier[at].kind == "conversation" and earlier[at].part is None
             reached = origin.last if runs and origin.last != earlier[at].last else None
             at += reached is None
-        if not earlier or (reached is None and at < len(earlier) and _belongs_to(earlier[at], segment)):
+        rest = [(piece.kind, piece.id) for piece in earlier[at : at + 1]] if reached is None else []
+        if not earlier or (segment.kind, segment.id) in rest:
             return total  # The earlier pack had more of this segment.
         doubtful += segment.estimated_tokens
         if reached is None or 0 not in [message.version for message in segment.messages]:
             total, doubtful = total + doubtful, 0
         # Otherwise a synthetic result was added here; the same happened then if the same piece came next.
     return total
-
-
-def _belongs_to(piece: PackedPiece, segment: Segment) -> bool:
-    return (piece.kind, piece.id) == (segment.kind, segment.id)
 
 
 def _is_continued_by(piece: PackedPiece, origin: Origin, reached: int | None, follows: Successors) -> bool:

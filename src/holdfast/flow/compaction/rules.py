@@ -28,15 +28,8 @@ from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.core.numbers import is_number
 from holdfast.core.values import discard_awaitable, exception_text, is_async
 from holdfast.errors import BudgetExhausted, Closed, InvalidValue, SummaryFailed
+from holdfast.flow.compaction import threads
 from holdfast.flow.compaction.summaries import ModelCalls
-from holdfast.flow.compaction.threads import (
-    check_config,
-    compact_thread,
-    compact_with_fallback,
-    count_uncovered,
-    flush_scope,
-    last_covered_position,
-)
 from holdfast.flow.journal import telemetry
 from holdfast.flow.journal.append import load_state
 from holdfast.flow.sessions.append import resolve_session_stream, thread_tokenizer
@@ -90,7 +83,7 @@ def add_rule(
     """
     rule = check_rule(env, given, choose, awaits=wait is not None)
     if isinstance(rule.action, CompactionConfig):
-        flush_scope(env, session, rule.action)  # A store that cannot be used is refused here.
+        threads.flush_scope(env, session, rule.action)  # A store that cannot be used is refused here.
     place = (env.tenant, session)
     standing = env.rules.setdefault(place, SessionRules(choose))
     standing.choose, standing.wait = choose, wait or standing.wait
@@ -123,7 +116,7 @@ def recall_settings(env: Env, stream: str) -> tuple[int, tuple[str, ...]]:
     if not env.rules:
         return 0, (session,)
     configs = [rule.action for rule in rules_of(env, session) if isinstance(rule.action, CompactionConfig)]
-    found = [flush_scope(env, stream, config) for config in configs]
+    found = [threads.flush_scope(env, stream, config) for config in configs]
     scopes = tuple(dict.fromkeys(scope for scope in found if scope is not None))
     return max((config.recall for config in configs), default=0), scopes or (session,)
 
@@ -291,26 +284,26 @@ def _compact_to_limits(
     failed: list[str] = []
 
     def force(config: CompactionConfig, within: int | None = None) -> None:
-        summary, errors = compact_with_fallback(env, stream, config, summarizer, calls=calls, within=within)
+        summary, errors = threads.compact_with_fallback(env, stream, config, summarizer, calls=calls, within=within)
         made.append(summary)
         if summary is not None or not all(getattr(error, "longer", False) for error in errors.values()):
             failed.extend(f"{strategy}: {error}" for strategy, error in errors.items())
 
-    messages, _ = count_uncovered(env, stream)
+    messages, _ = threads.count_uncovered(env, stream)
     most, soft, tokens = config.max_messages, config.threshold, config.max_tokens
     if most is not None and messages > most:
         force(config)
     elif packed or (soft is not None and messages > soft) or (soft is None and most is None and tokens is None):
         try:
-            made.append(compact_thread(env, stream, config, summarizer, calls=calls))
+            made.append(threads.compact_thread(env, stream, config, summarizer, calls=calls))
         except SummaryFailed as error:
             if not error.longer:
                 raise  # Otherwise there is too little to summarise so far, which is no failure.
-    if most is not None and count_uncovered(env, stream)[0] > most:
+    if most is not None and threads.count_uncovered(env, stream)[0] > most:
         force(replace(config, strategy="truncate_at", keep=max(1, int(most * TARGET_SHARE))))
     if tokens is not None:
         limit = token_limit(env, stream, tokens)
-        if count_uncovered(env, stream, enough=limit)[1] > limit:
+        if threads.count_uncovered(env, stream, enough=limit)[1] > limit:
             force(replace(config, keep=KEEP_ALL_ROUNDS), within=int(limit * TARGET_SHARE))
     return [summary for summary in made if summary is not None], failed
 
@@ -408,7 +401,7 @@ def _to_rule(env: Env, given: Any) -> Any:
             raise InvalidValue(f"{given!r:.60} is not a preset. Known presets: {', '.join(PRESETS)}.")
         given = PRESETS[given]
     if isinstance(given, CompactionConfig):
-        check_config(env, given)  # Check it before its triggers are read.
+        threads.check_config(env, given)  # Check it before its triggers are read.
         return Rule(COMPACTION, given.triggers or (PackOverBudget(),), given)
     if isinstance(given, BudgetGuard):
         return Rule(GUARD, Always(), given)
@@ -419,7 +412,7 @@ def _to_rule(env: Env, given: Any) -> Any:
 
 def _check_action(env: Env, action: Any) -> None:
     if isinstance(action, CompactionConfig):
-        check_config(env, action)
+        threads.check_config(env, action)
     elif isinstance(action, BudgetGuard):
         for name in ("tokens", "cost", "pack"):
             number = getattr(action, name)
@@ -469,13 +462,13 @@ class SessionRules:
         thread = load_state(env, stream).thread or ThreadState()
         known, counted = self._tallies.get(stream), None
         if known is None or (known.thread.edited, known.thread.floor) != (thread.edited, thread.floor):
-            covered = last_covered_position(env, stream)
+            covered = threads.last_covered_position(env, stream)
         else:
             covered, grown = known.covered, thread.messages - known.thread.messages
             if known.tokens is not None and grown in (0, len(new)):  # Otherwise others have written as well.
                 counted = known.tokens + sum(message.tokens or 0 for message in new if grown)
         if tokens is not None and counted is None:
-            counted = count_uncovered(env, stream, enough=tokens)[1]
+            counted = threads.count_uncovered(env, stream, enough=tokens)[1]
         messages = max(0, thread.messages - covered)
         found = self._tallies[stream] = ThreadTally(messages=messages, tokens=counted, covered=covered, thread=thread)
         return found

@@ -26,18 +26,7 @@ from holdfast.core.sessions.tokens import framing_of
 from holdfast.errors import Conflict, InvalidValue, SummaryFailed, TooLarge
 from holdfast.flow.compaction import recall, summaries
 from holdfast.flow.compaction.recall import mirror_passages, storage_of
-from holdfast.flow.compaction.summaries import (
-    SMALL_SUMMARY_TOKENS,
-    ModelCalls,
-    SummaryExtras,
-    SummaryPlan,
-    SummaryText,
-    collect_calls,
-    count_saved_tokens,
-    count_summary_tokens,
-    message_counter,
-    sum_calls,
-)
+from holdfast.flow.compaction.summaries import ModelCalls, SummaryExtras, SummaryPlan, SummaryText
 from holdfast.flow.sessions.append import resolve_session_stream, thread_tokenizer
 from holdfast.flow.sessions.read import MessageLocation, iter_places, iter_places_after, load_messages
 from holdfast.flow.sessions.summaries import iter_summaries
@@ -103,7 +92,7 @@ def _make_summary_text(env: Env, plan: SummaryPlan, config: CompactionConfig, su
             reduce = reduce_by_priority if name == "priority" else reduce_by_policy
             text, level = reduce(messages, token_allowance(env, plan, config), count)
         case _:  # The segments that a caller's own strategy keeps are quoted, the rest is left out.
-            given = make_segments(messages, plan.stream, message_counter(env, plan.stream))
+            given = make_segments(messages, plan.stream, summaries.message_counter(env, plan.stream))
             kept = {one.id for one in run_strategy(name, env.strategies[name], given, config.summary_tokens)}
             stay = {id(message) for segment in given if segment.id in kept for message in segment.messages}
             text, level = reduce_to(messages, {at for at, message in enumerate(messages) if id(message) in stay})
@@ -114,14 +103,14 @@ def token_allowance(env: Env, plan: SummaryPlan, config: CompactionConfig, metho
     """Return the tokens a text may take. Our own must be small, or shorter than the messages it covers."""
     if method != BUILT_IN_SUMMARIZER:
         return config.summary_tokens
-    saved = count_saved_tokens(plan.messages, message_counter(env, plan.stream))
-    return min(config.summary_tokens, max(saved, SMALL_SUMMARY_TOKENS) - summary_framing(env, plan.stream))
+    saved = summaries.count_saved_tokens(plan.messages, summaries.message_counter(env, plan.stream))
+    return min(config.summary_tokens, max(saved, summaries.SMALL_SUMMARY_TOKENS) - summary_framing(env, plan.stream))
 
 
 def summary_framing(env: Env, stream: str) -> int:
     """Return the tokens that a pack needs for a summary beyond those of its text."""
     tokenizer, info = thread_tokenizer(env, stream)
-    return COUNT_SLACK + count_summary_tokens("", tokenizer, framing_of(info.provider, info.name))
+    return COUNT_SLACK + summaries.count_summary_tokens("", tokenizer, framing_of(info.provider, info.name))
 
 
 def summarizer_text(config: CompactionConfig, text: str, method: str, count: Callable[[str], int]) -> SummaryText:
@@ -183,7 +172,7 @@ def compact_thread(
     """
     check_config(env, config)
     calls = [] if calls is None else calls
-    with collect_calls(env, calls):
+    with summaries.collect_calls(env, calls):
         for attempt in range(1, COMPACT_TRIES + 1):
             plan = plan_compaction(env, stream, config, within=within, whole=whole)
             if plan is None:
@@ -192,7 +181,7 @@ def compact_thread(
             if config.max_length is not None:
                 words = replace(words, text=fit_text(words.text, config.max_length, len))
             try:
-                made = write_compaction(env, plan, replace(words, usage=sum_calls(env, calls)), config, write)
+                made = write_compaction(env, plan, replace(words, usage=summaries.sum_calls(env, calls)), config, write)
             except Conflict:
                 if attempt == COMPACT_TRIES:
                     raise
@@ -227,7 +216,7 @@ def plan_compaction(
     env: Env, stream: str, config: CompactionConfig, *, within: int | None = None, whole: bool = False
 ) -> SummaryPlan | None:
     """Plan the messages to cover: whole rounds before those that stay and before any open call."""
-    size = message_counter(env, stream)
+    size = summaries.message_counter(env, stream)
 
     def keep(messages: Sequence[Message]) -> int:
         most = config.keep
@@ -241,7 +230,11 @@ def plan_compaction(
 
 
 def write_compaction(
-    env: Env, plan: SummaryPlan, words: SummaryText, config: CompactionConfig, write: SummaryWriter | None = None
+    env: Env,
+    plan: SummaryPlan,
+    words: SummaryText,
+    config: CompactionConfig,
+    write: SummaryWriter | None = None,
 ) -> Summary:
     """Write the summary with the flushed passages, and with a pin on the user's goal."""
     goal = _find_goal(env, plan) if config.keep_goal else None

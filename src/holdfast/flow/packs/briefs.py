@@ -23,11 +23,12 @@ from holdfast.core.packs.briefs import (
     make_erased_fields,
     render_brief,
 )
+from holdfast.core.packs.fences import FenceMarks
 from holdfast.core.trust import lowest_trust
 from holdfast.errors import Corrupt, InvalidValue
 from holdfast.flow.frames.read import content_field, iter_ancestors, load_current_state
 from holdfast.flow.journal import artifacts
-from holdfast.flow.packs.visibility import BRIEF_PREFIX, brief_scopes, fence_marks, has_briefs, is_thread, read_origin
+from holdfast.flow.packs.visibility import BRIEF_PREFIX, brief_scopes, has_briefs, is_thread, read_origin
 from holdfast.flow.state import write
 from holdfast.flow.state.journal_store import internal_storage
 from holdfast.ports import Env
@@ -101,7 +102,7 @@ def load_brief(
         place = next(iter_ancestors(env, frame.id))
         given = _load_piece(env, Origin(kind="brief", part="inputs", stream=place.stream, first=place.goal))
         pieces += [] if given.erased or given.fields[INPUTS_FIELD] is None else [given]
-    return render_brief(pieces, fence_marks(env))
+    return render_brief(pieces, FenceMarks(env.journal, env.tenant))
 
 
 def _note_taken_fields(piece: BriefPiece) -> BriefPiece:
@@ -141,7 +142,7 @@ def _session_pieces(env: Env, session: str, known: SessionState) -> list[BriefPi
 
 def reload_brief(env: Env, origins: Sequence[Origin]) -> Brief:
     """Reload a brief from the origins of its pieces, ignoring later changes; erased pieces are marked."""
-    return render_brief([_load_piece(env, origin) for origin in origins], fence_marks(env))
+    return render_brief([_load_piece(env, origin) for origin in origins], FenceMarks(env.journal, env.tenant))
 
 
 def _load_piece(env: Env, origin: Origin) -> BriefPiece:

@@ -9,20 +9,13 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.core.frames import stack
+from holdfast.core.packs import segments
 from holdfast.core.packs.assemble import CountedBrief, EvidenceItems, PackMaterial, assemble_pack
+from holdfast.core.packs.fences import FenceMarks
 from holdfast.core.packs.fit import fit_pack
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
 from holdfast.core.packs.inputs import FitResult, PackLimits, PackSources, RequiredPart
 from holdfast.core.packs.rounds import ThreadRounds
-from holdfast.core.packs.segments import (
-    Crumb,
-    ItemForms,
-    crumb_segments,
-    is_covered,
-    marker_segment,
-    note_segments,
-    summary_segment,
-)
 from holdfast.core.sessions.rounds import UNLIMITED, ConversationRounds, WindowBounds
 from holdfast.core.sessions.tokens import count_label, framing_of
 from holdfast.errors import BudgetExhausted, BudgetTooSmall
@@ -76,7 +69,7 @@ class _PackBuilder:
         self, env: Env, seen: Visibility, asked: PackRequest, state: StreamState, session: SessionState | None
     ) -> None:
         self._env, self._seen, self._asked, self._state = env, seen, asked, state
-        self._mark = visibility.fence_marks(env)
+        self._mark = FenceMarks(env.journal, env.tenant)
         self._messages = 0 if state.thread is None else state.thread.messages
         self._max_messages = UNLIMITED if asked.max_messages is None else asked.max_messages
         models = models_port(env)
@@ -133,7 +126,7 @@ class _PackBuilder:
             env, session=seen.session, scopes=[scope for scope, _ in there], role=self._asked.role, frame=seen.frame
         )
         segment = self._counter.brief_segment(brief)
-        notes = note_segments(brief.notes, self._counter.count)
+        notes = segments.note_segments(brief.notes, self._counter.count)
         counted = CountedBrief(
             brief=brief,
             segment=segment,
@@ -164,7 +157,7 @@ class _PackBuilder:
         )
         turn = 0 if seen.frame is None else seen.frame.turn or 0
         tail = recent.read_tail(env, seen.thread, self._state, wanted, counter, turn)
-        crumbs: list[Crumb] = []
+        crumbs: list[segments.Crumb] = []
         # A turn's goal is in its conversation already, and here it would change the start of every pack.
         if seen.frame is not None and seen.frame.turn is None:
             crumbs = visibility.load_breadcrumbs(env, seen.frame.id)
@@ -215,7 +208,7 @@ class _PackBuilder:
     def _build_sources(
         self,
         counted: CountedBrief,
-        crumbs: list[Crumb],
+        crumbs: list[segments.Crumb],
         tail: ThreadTail,
         found: EvidenceItems,
         older: WindowSummaries,
@@ -225,11 +218,11 @@ class _PackBuilder:
         talk = ConversationRounds(tail.messages, bounds, tail.leading)
         all_crumbs = last_crumb = None
         if crumbs:
-            all_crumbs, last_crumb = crumb_segments(crumbs, self._mark, count, settings.breadcrumb_tokens)
+            all_crumbs, last_crumb = segments.crumb_segments(crumbs, self._mark, count, settings.breadcrumb_tokens)
         # Messages that are neither loaded nor covered by a loaded summary are hidden.
         known = len(tail.places)
         if tail.summaries:
-            known -= sum(is_covered(*place.key, tail.summaries) for place in tail.places)
+            known -= sum(segments.is_covered(*place.key, tail.summaries) for place in tail.places)
             known += sum(summary.messages for summary in tail.summaries)
         hidden = self._messages > known
         return PackSources(
@@ -239,10 +232,10 @@ class _PackBuilder:
             rounds=ThreadRounds(talk, thread, settings.abbreviate_chars, tail.question_places, tail.contiguous_start()),
             complete=tail.complete or not hidden,
             hidden=tail.complete and hidden,
-            summaries=tuple(summary_segment(one, thread, self._mark, count) for one in tail.summaries),
+            summaries=tuple(segments.summary_segment(one, thread, self._mark, count) for one in tail.summaries),
             items=found.items,
-            forms=ItemForms(self._mark, count, settings.abbreviate_chars),
-            marker=marker_segment(self._messages, count, tools=counted.has_history_tools),
+            forms=segments.ItemForms(self._mark, count, settings.abbreviate_chars),
+            marker=segments.marker_segment(self._messages, count, tools=counted.has_history_tools),
             summarise=lambda first, room: older.summarise(talk.round(first)[0], room),
             fixed_parts=lambda: self._brief_parts(counted),
         )

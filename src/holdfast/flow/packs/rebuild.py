@@ -14,7 +14,7 @@ from holdfast.core.journal.codec import decode_event
 from holdfast.core.lazy import convert
 from holdfast.core.packs.assemble import has_estimated_parts, round_origins, summarise_tokens
 from holdfast.core.packs.briefs import Brief
-from holdfast.core.packs.fences import MEMORY_LABEL, evidence_label
+from holdfast.core.packs.fences import MEMORY_LABEL, FenceMarks, evidence_label
 from holdfast.core.packs.manifest import (
     RENDERER_VERSION,
     compute_digest,
@@ -102,7 +102,7 @@ class _PackRebuilder:
         self._env, self._event = env, event
         self._facts: ContextPacked = event.facts
         self._thread = event.stream
-        self._mark = visibility.fence_marks(env)
+        self._mark = FenceMarks(env.journal, env.tenant)
         models, named = models_port(env), self._facts.tokenizer
         info = models.info(self._facts.model)
         try:

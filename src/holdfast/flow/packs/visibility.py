@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from holdfast.core.frames import stack
 from holdfast.core.numbers import is_number
-from holdfast.core.packs.fences import Mark, make_mark
 from holdfast.core.packs.segments import Crumb
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import FrameNotFound, InvalidValue
@@ -157,15 +156,6 @@ def has_briefs(env: Env, scope: str) -> bool:
     """Return True if a scope has a brief for any role."""
     query = EntryPageQuery(now=env.clock.now_ms(), prefix=BRIEF_PREFIX, limit=1)
     return bool(require(env.journal, STATE).entries(env.tenant, scope, query))
-
-
-def fence_marks(env: Env) -> Mark:
-    """Return the marks of fences. The secret is read only for a mark: most packs fence nothing."""
-
-    def mark(id: str) -> str:
-        return make_mark(env.journal.secret, env.tenant)(id)
-
-    return mark
 
 
 def is_thread(scope: Scope) -> bool:
