@@ -11,10 +11,10 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.packs.briefs import Brief
-from holdfast.core.packs.inputs import FitResult, PackSources
 from holdfast.core.packs.manifest import Successors, count_common_tokens, decide_earlier, decide_segment, make_evidence
 from holdfast.core.packs.rounds import RoundForm, ThreadRounds
 from holdfast.core.packs.segments import WINDOW_PART, PackItem, is_covered, marker_segment, message_handle
+from holdfast.core.packs.window import FitResult, PackSources
 from holdfast.core.trust import lowest_trust
 from holdfast.core.wire.parts import copy_data
 from holdfast.records.events.calls import PackedPiece
@@ -37,20 +37,14 @@ from holdfast.records.packs import (
 from holdfast.records.sessions import Summary
 
 
-class EvidenceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Evidence that was dropped before the choice."""
+class EvidenceItems(msgspec.Struct, frozen=True, kw_only=True):
+    """Items to choose from, a report on those that were dropped before, and outside texts by their artifact names."""
 
+    items: tuple[PackItem, ...] = ()
     missing: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     failed: dict[str, str] = {}
     decisions: tuple[Decision, ...] = ()
-
-
-class EvidenceItems(msgspec.Struct, frozen=True, kw_only=True):
-    """Items to choose from, a report on the others, and outside texts by their artifact names."""
-
-    items: tuple[PackItem, ...] = ()
-    report: EvidenceReport = EvidenceReport()
     pins: tuple[tuple[str, bytes], ...] = ()
 
 
@@ -91,7 +85,7 @@ class PackMaterial(msgspec.Struct, frozen=True, kw_only=True):
 
 def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> AssembledPack:
     """Assemble the pack."""
-    brief, report = given.counted.brief, given.evidence.report
+    brief, report = given.counted.brief, given.evidence
     rounds = _round_segments(fit, sources.rounds, given.follows)
     told = {segment.id for segment in fit.summaries}
     standing = zip(sources.summaries, given.standing, strict=True)
@@ -144,7 +138,7 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
         shortened=sum(1 for segment in rounds if segment.shortened),
         limited_by=given.limited_by,
         cached_tokens=count_common_tokens(given.before, segments, given.follows),
-        pins=given.evidence.pins,
+        pins=report.pins,
         follows=dict(given.follows),
         fresh=given.fresh,
         kept_as=given.kept_as,

@@ -18,25 +18,28 @@ is kept for the marker that earlier messages are not shown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from holdfast.core.packs import rounds
-from holdfast.core.packs.inputs import (
+from holdfast.core.packs.manifest import decide_item
+from holdfast.core.packs.rounds import RoundForm, ThreadRounds, share_evenly
+from holdfast.core.packs.segments import ItemForm, PackItem, rank_item
+from holdfast.core.packs.window import (
+    MIN_SUMMARY_TOKENS,
     FitResult,
+    OlderChooser,
     PackLimits,
     PackSources,
     RequiredPart,
-    round_parts,
-    too_small_error,
 )
-from holdfast.core.packs.manifest import decide_item
-from holdfast.core.packs.rounds import RoundForm, share_evenly
-from holdfast.core.packs.segments import ItemForm, PackItem, rank_item
-from holdfast.core.packs.window import MIN_SUMMARY_TOKENS, OlderChooser
 from holdfast.errors import BudgetTooSmall
 from holdfast.records.packs import LEVELS, CompactionLevel, Segment
 
+MAX_NAMED_PARTS = 3
+"""The number of parts that the error names, the largest first."""
+ADVICE_DIVISOR = 10
+"""The error gives advice only on parts that take at least one in this many of the required tokens."""
 _LOW_PRIORITIES = frozenset({"low", "background"})
 _COMPLETE_LEVELS = LEVELS[:2]
 _SHOWN = attrgetter("crumbs", "summaries", "rounds", "items")
@@ -336,3 +339,37 @@ class _Attempt:
                 for item in self._items
             ),
         )
+
+
+def round_parts(
+    rounds: ThreadRounds, must: Mapping[int, RoundForm], evidence: Sequence[int]
+) -> tuple[RequiredPart, ...]:
+    """Return the required parts of the conversation, and critical evidence."""
+    newest = rounds.number - 1
+    asked = [form for nth, form in must.items() if nth != newest and nth in rounds.all_asked]
+    pinned = [form for nth, form in must.items() if nth != newest and nth not in rounds.all_asked]
+    first = [RoundForm([message], rounds.talk.count(message)) for message in rounds.talk.first]
+    return (
+        _make_part("the first instructions", first, "shorten them"),
+        _make_part("pinned messages", pinned, "unpin some"),
+        _make_part("what the turn answers", asked, "stop the turn and ask for less"),
+        _make_part("the newest round", [must[newest]] if newest in must else ()),
+        RequiredPart("critical evidence", sum(evidence), "lower its priority", len(evidence)),
+    )
+
+
+def _make_part(name: str, forms: Sequence[RoundForm], helps: str = "") -> RequiredPart:
+    messages = sum(len(form.messages) for form in forms)
+    return RequiredPart(name, sum(form.tokens for form in forms), helps, messages)
+
+
+def too_small_error(budget: int, required: int, parts: Sequence[RequiredPart]) -> BudgetTooSmall:
+    """Return the error for too few tokens, with the largest parts."""
+    largest = sorted((part for part in parts if part.tokens > 0), key=lambda part: -part.tokens)[:MAX_NAMED_PARTS]
+    told = f" (the most: {', '.join(map(str, largest))})" if largest else ""
+    advice = [f", or {part.helps}" for part in largest if part.helps and part.tokens * ADVICE_DIVISOR >= required]
+    return BudgetTooSmall(
+        f"A pack of {budget} tokens is too small: what must be shown needs {required}, shortened as it can be{told}. "
+        f"Raise the budget to {required}{''.join(advice)}.",
+        required=required,
+    )

@@ -250,10 +250,7 @@ def is_covered(stream: str, version: int, known: Sequence[Summary]) -> bool:
 
 
 def marker_segment(left_out: int, count: CountMessage, *, tools: bool) -> Segment:
-    """Return the marker for earlier messages that are neither shown nor summarised.
-
-    It mentions the history tools only if the model has them.
-    """
+    """Return the marker for messages neither shown nor summarised; it names the history tools if the model has them."""
     text = EARLIER_TEXT.format(left_out, EARLIER_TOOLS if tools else "")
     message = Message(role="user", content=text, synthetic=True, trust="system")
     origin = Origin(kind="conversation", part="marker", cut=f"{left_out}:{'tools' if tools else ''}")

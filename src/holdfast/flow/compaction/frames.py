@@ -23,17 +23,9 @@ from holdfast.core.numbers import is_number
 from holdfast.core.trust import event_trust, lowest_trust
 from holdfast.errors import BudgetTooSmall, Corrupt, InvalidValue, KeyReused
 from holdfast.flow.compaction import recall, summaries, threads
-from holdfast.flow.compaction.summaries import ModelCalls, SummaryExtras, SummaryPlan, SummaryText
+from holdfast.flow.compaction.summaries import ExtraDrafts, ModelCalls, SummaryPlan, SummaryText
+from holdfast.flow.frames import read
 from holdfast.flow.frames.lifecycle import change_frame, check_live, match_event
-from holdfast.flow.frames.read import (
-    content_field,
-    find_frame_stream,
-    frame_thread,
-    load_current_state,
-    parse_id,
-    read_event,
-    read_handle_event,
-)
 from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append
 from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.flow.sessions.summaries import find_summary
@@ -64,11 +56,8 @@ def compact_context(
     strict: bool = False,
     key: str | None = None,
 ) -> CompactionResult:
-    """Make the context of a live frame fit a budget, or as small as possible.
-
-    With `strict`, refuse a target that cannot be reached; nothing is written then.
-    """
-    parse_id(frame)
+    """Make the context of a live frame fit a budget, or as small as possible; `strict` refuses to miss the target."""
+    read.parse_id(frame)
     if not is_number(target_budget, least=0):
         raise InvalidValue(f"target_budget must be a number of tokens, 0 or more, not {target_budget!r}.")
     threads.check_config(env, config)
@@ -82,8 +71,8 @@ def compact_context(
 
 def _summarise_conversation(work: FrameCompaction, summarizer: Summarizer) -> CompactionResult:
     """Let a summary stand for the older part of the frame's conversation."""
-    thread = frame_thread(work.env, work.frame)
-    if load_current_state(work.env, thread).thread is None:
+    thread = read.frame_thread(work.env, work.frame)
+    if read.load_current_state(work.env, thread).thread is None:
         return work.result_without_change(0, NO_CONVERSATION)
     _, tokens = threads.count_uncovered(work.env, thread)
     if tokens <= work.target:
@@ -125,7 +114,7 @@ def _commit_summary(
     written: list[FrameCompacted],
     plan: SummaryPlan,
     words: SummaryText,
-    also: SummaryExtras,
+    also: ExtraDrafts,
 ) -> Summary:
     """Write the summary and the frame's event in one commit; the compaction has the summary's id."""
     made = summaries.draft_summary(work.env, plan, words)
@@ -147,13 +136,13 @@ def _commit_summary(
     def decide(states: States) -> Drafts:
         frame = work.live_frame(states)
         summaries.check_unchanged(work.env, plan, states)
-        drafts = {stream: list(events) for stream, events in also.drafts(noted.id).items()}
+        drafts = {stream: list(events) for stream, events in also(noted.id).items()}
         drafts[plan.stream] = [*drafts.get(plan.stream, ()), made]
         if words.usage is not None:
             drafts[work.stream] = [*drafts.get(work.stream, ()), draft_spent(frame, words.usage)]
         return work.frame_drafts(states, facts, drafts)
 
-    changed = work.commit(decide, plan.stream, *also.streams)
+    changed = work.commit(decide, plan.stream, plan.flushed or plan.stream)
     written.append(changed.last_facts("frame.compacted"))
     if changed.repeated or changed.appended is None:
         return find_summary(work.env, plan.stream, written[-1].compaction)
@@ -238,10 +227,10 @@ def _list_evidence(env: Env, stream: str, frame: FrameState) -> list[FrameEviden
     for handle in sorted(frame.handles.values(), key=lambda one: one.position):
         if handle.removed is not None:
             continue
-        own, held = read_event(env, stream, handle.version), read_handle_event(env, stream, handle.version)
+        own, held = read.read_event(env, stream, handle.version), read.read_handle_event(env, stream, handle.version)
         if own is None or held is None:
             raise Corrupt(f"The event of handle {handle.id} is missing. Run `holdfast verify`.")
-        body = content_field(held, "body")
+        body = read.content_field(held, "body")
         tokens = handle.tokens
         if tokens is None:
             tokens = count(body) if isinstance(body, str) else strategies.UNKNOWN_TOKENS
@@ -255,7 +244,10 @@ def _list_evidence(env: Env, stream: str, frame: FrameState) -> list[FrameEviden
             held=call in frame.calls,
             done=call is not None and call not in frame.calls,
         )
-        told = [content_field(held, "description"), body if isinstance(body, str) else content_field(held, "target")]
+        told = [
+            read.content_field(held, "description"),
+            body if isinstance(body, str) else read.content_field(held, "target"),
+        ]
         text = "\n".join(one for one in told if isinstance(one, str))
         trust = lowest_trust(event_trust(own), event_trust(held))
         sources = ((own.stream, own.version), (held.stream, held.version))
@@ -271,8 +263,8 @@ class FrameCompaction:
     ) -> None:
         self.env, self.frame, self.target, self.config = env, frame, target, config
         self._strict, self._key = strict, None if key is None else check_key(key)
-        self.stream = find_frame_stream(env, frame)
-        check_live(env, load_current_state(env, self.stream), frame)
+        self.stream = read.find_frame_stream(env, frame)
+        check_live(env, read.load_current_state(env, self.stream), frame)
         self.scope = threads.flush_scope(env, self.stream, config)
 
     def live_frame(self, states: States) -> FrameState:
@@ -291,7 +283,7 @@ class FrameCompaction:
         if not compacted:
             return None
         facts: FrameCompacted = compacted[0].facts
-        thread = frame_thread(self.env, self.frame)
+        thread = read.frame_thread(self.env, self.frame)
         made = find_summary(self.env, thread, facts.compaction) if facts.summarized else None
         return self.result_of(facts, made)
 

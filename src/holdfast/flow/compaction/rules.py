@@ -124,10 +124,7 @@ def recall_settings(env: Env, stream: str) -> tuple[int, tuple[str, ...]]:
 def fire_rules(
     env: Env, stream: str, new: Sequence[Message] = (), packed: AssembledPack | None = None
 ) -> tuple[RuleOutcome, ...]:
-    """Evaluate the rules of a thread after an append, or before its pack goes to a model, which a guard may refuse.
-
-    Never raises for another rule's error.
-    """
+    """Evaluate the rules of a thread after an append, or before its pack goes to a model. Only a guard refuses."""
     standing = env.rules.get((env.tenant, resolve_session_stream(env, stream))) if env.rules else None
     if standing is None:
         return ()

@@ -38,6 +38,8 @@ from holdfast.records.usage import NO_USAGE, Usage
 
 Keep = Callable[[Sequence[Message]], int]
 """A function of the uncovered messages that returns the number of newest rounds to keep."""
+ExtraDrafts = Callable[[str], Mapping[str, Sequence[Draft]]]
+"""A function that returns the events to write before the summary of an id, by stream."""
 ModelCalls = list[tuple[str, Usage]]
 """Model calls that no summary counts yet: the names of the models, and what each call used."""
 
@@ -61,13 +63,6 @@ class SummaryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The scope that passages of the messages are written to, if any."""
     erasures: int = 0
     """The version of the stream that records erasures, before the messages were read."""
-
-
-class SummaryExtras(msgspec.Struct, frozen=True, kw_only=True):
-    """Events written in the same commit as a summary: before it in its stream, and in further streams."""
-
-    streams: tuple[str, ...]
-    drafts: Callable[[str], Mapping[str, Sequence[Draft]]]
 
 
 class SummaryText(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,17 +182,17 @@ def _count_older(messages: Sequence[Message], keep: int) -> int:
     return end
 
 
-def write_summary(env: Env, plan: SummaryPlan, words: SummaryText, *, also: SummaryExtras | None = None) -> Summary:
+def write_summary(env: Env, plan: SummaryPlan, words: SummaryText, *, also: ExtraDrafts) -> Summary:
     """Write the summary of a plan; raise Conflict if the range has changed."""
     made = draft_summary(env, plan, words)
 
     def decide(states: States) -> Drafts:
         check_unchanged(env, plan, states)
-        more = {} if also is None else also.drafts(made.facts.summary)  # type: ignore[attr-defined]
+        more = also(made.facts.summary)  # type: ignore[attr-defined]
         return {**more, plan.stream: [*more.get(plan.stream, ()), made]}
 
-    streams = (plan.stream, *(() if also is None else also.streams))
-    changed = decide_and_append(env, tuple(dict.fromkeys(streams)), decide)
+    streams = tuple(dict.fromkeys((plan.stream, plan.flushed or plan.stream)))
+    changed = decide_and_append(env, streams, decide)
     return summary_from_draft(plan, made, changed.version_of("summary.made"))
 
 

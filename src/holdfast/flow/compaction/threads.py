@@ -26,7 +26,7 @@ from holdfast.core.sessions.tokens import framing_of
 from holdfast.errors import Conflict, InvalidValue, SummaryFailed, TooLarge
 from holdfast.flow.compaction import recall, summaries
 from holdfast.flow.compaction.recall import mirror_passages, storage_of
-from holdfast.flow.compaction.summaries import ModelCalls, SummaryExtras, SummaryPlan, SummaryText
+from holdfast.flow.compaction.summaries import ExtraDrafts, ModelCalls, SummaryPlan, SummaryText
 from holdfast.flow.sessions.append import resolve_session_stream, thread_tokenizer
 from holdfast.flow.sessions.read import MessageLocation, iter_places, iter_places_after, load_messages
 from holdfast.flow.sessions.summaries import iter_summaries
@@ -150,7 +150,7 @@ def timeout_error(seconds: float) -> SummaryFailed:
     return SummaryFailed(f"The summarizer took longer than {seconds:g} seconds. Nothing was changed; try again.")
 
 
-SummaryWriter = Callable[[SummaryPlan, SummaryText, SummaryExtras], Summary]
+SummaryWriter = Callable[[SummaryPlan, SummaryText, ExtraDrafts], Summary]
 """A function that writes a summary together with something else."""
 
 
@@ -262,10 +262,9 @@ def write_compaction(
             found[plan.stream] = [*found.get(plan.stream, ()), pinned]
         return found
 
-    also = SummaryExtras(streams=() if scope is None else (scope,), drafts=drafts)
     if write is not None:
-        return write(plan, words, also)
-    return summaries.write_summary(env, plan, words, also=also)
+        return write(plan, words, drafts)
+    return summaries.write_summary(env, plan, words, also=drafts)
 
 
 def flush_scope(env: Env, stream: str, config: CompactionConfig) -> str | None:

@@ -12,7 +12,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from holdfast.core.packs.assemble import EvidenceItems, EvidenceReport
+from holdfast.core.packs.assemble import EvidenceItems
 from holdfast.core.packs.fences import MEMORY_LABEL, evidence_label
 from holdfast.core.packs.segments import PackItem
 from holdfast.core.search.words import fold_text, query_terms
@@ -50,11 +50,8 @@ CopyPieces = tuple[int, tuple[PackedPiece, ...]]
 
 
 def gather_evidence(env: Env, seen: Visibility, asked: PackRequest, room: int) -> EvidenceItems:
-    """Read the frame's evidence, and memories that match the query, or else the user's last question.
-
-    Hold no snapshot here: a source, or embedding the query, may be slow.
-    """
-    known = EvidenceItems(report=EvidenceReport(missing=asked.include))
+    """Read the frame's evidence, and memories that match the query, or else the user's last question."""
+    known = EvidenceItems(missing=asked.include)
     if seen.frame is not None and (seen.frame.handles or asked.include):
         known = _EvidenceReader(env, seen, asked, room).read()
     limit, scopes = rules.recall_settings(env, seen.thread)
@@ -67,8 +64,7 @@ def gather_evidence(env: Env, seen: Visibility, asked: PackRequest, room: int) -
     try:
         found = recall.search_memories(env, scopes, query, limit)
     except HoldfastError as error:
-        failed = {**known.report.failed, "memory": str(error)}
-        return replace(known, report=replace(known.report, failed=failed))
+        return replace(known, failed={**known.failed, "memory": str(error)})
     items = (
         PackItem(
             id=one.id,
@@ -112,13 +108,14 @@ class _EvidenceReader:
                 self._omit(handle, priority, "not_read")
                 continue
             self._read_handle(handle, stream, priority)
-        report = EvidenceReport(
+        return EvidenceItems(
+            items=tuple(self._items),
             missing=tuple(self._missing),
             refused=tuple(self._refused),
             failed=self._failed,
             decisions=tuple(self._decisions),
+            pins=tuple(self._pins.items()),
         )
-        return EvidenceItems(items=tuple(self._items), report=report, pins=tuple(self._pins.items()))
 
     def _iter_handles(self) -> Iterator[tuple[HandleInfo, str]]:
         """Iterate over the frame's handles, most important and newest first, then over ancestors' included ones."""

@@ -14,8 +14,8 @@ from holdfast.core.packs.assemble import CountedBrief, EvidenceItems, PackMateri
 from holdfast.core.packs.fences import FenceMarks
 from holdfast.core.packs.fit import fit_pack
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
-from holdfast.core.packs.inputs import FitResult, PackLimits, PackSources, RequiredPart
 from holdfast.core.packs.rounds import ThreadRounds
+from holdfast.core.packs.window import FitResult, PackLimits, PackSources, RequiredPart
 from holdfast.core.sessions.rounds import UNLIMITED, ConversationRounds, WindowBounds
 from holdfast.core.sessions.tokens import count_label, framing_of
 from holdfast.errors import BudgetExhausted, BudgetTooSmall
