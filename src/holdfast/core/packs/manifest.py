@@ -151,12 +151,6 @@ def make_evidence(segment: Segment, type: str, source: str | None) -> RetrievedE
     )
 
 
-def list_omitted(facts: ContextPacked) -> tuple[str, ...]:
-    """Return the names of what is not shown."""
-    summaries, others = _omission_decisions(facts, summaries=True), _omission_decisions(facts)
-    return tuple(one.id for one in (*summaries, *decide_earlier(facts.truncated), *others))
-
-
 def restore_decisions(
     facts: ContextPacked, segments: Sequence[Segment], summaries: Sequence[Summary]
 ) -> tuple[Decision, ...]:

@@ -202,9 +202,8 @@ def _start_compaction(env: Env, standing: SessionRules, rule: Rule, occasion: Oc
             standing.missed.discard(stream)
             try:
                 with mark_rule_running():
-                    found = _fire_rule(env, standing, once, later, ())
-                    while found is not None and found.error is None:
-                        found = _fire_rule(env, standing, once, later, ())
+                    while (found := _fire_rule(env, standing, once, later, ())) is not None and found.error is None:
+                        pass
             finally:
                 leases.blocks.discard(here)
             entered = stream in standing.missed and leases.enter_block(*here)
@@ -229,24 +228,20 @@ def _await_result(standing: SessionRules, rule: Rule, made: Any) -> Any:
 
 
 def _is_due(env: Env, standing: SessionRules, rule: Rule, occasion: Occasion) -> bool:
-    stream = occasion.stream
-    tally: ThreadTally | None = None
-    if any(isinstance(one, MessagesOver | TokensOver) for one in rule.triggers):
-        every = (trigger for known in standing.rules for trigger in known.triggers if isinstance(trigger, TokensOver))
-        most = max((token_limit(env, stream, one.n) for one in every), default=None)
-        tally = standing.update_tally(env, stream, occasion.new, most)
-    return any(_is_triggered(env, one, occasion, tally) for one in rule.triggers)
+    return any(_is_triggered(env, standing, one, occasion) for one in rule.triggers)
 
 
-def _is_triggered(env: Env, trigger: Trigger, occasion: Occasion, tally: ThreadTally | None) -> bool:
-    if isinstance(trigger, Always):
-        return True
-    if isinstance(trigger, PackOverBudget):
-        return _has_overflow(occasion)
-    assert tally is not None, "a trigger that counts is given a tally"
-    if isinstance(trigger, MessagesOver):
-        return tally.messages > trigger.n
-    return (tally.tokens or 0) > token_limit(env, occasion.stream, trigger.n)
+def _is_triggered(env: Env, standing: SessionRules, trigger: Trigger, occasion: Occasion) -> bool:
+    match trigger:
+        case Always():
+            return True
+        case PackOverBudget():
+            return _has_overflow(occasion)
+    stream, every = occasion.stream, [one for known in standing.rules for one in known.triggers]
+    most = max((token_limit(env, stream, one.n) for one in every if isinstance(one, TokensOver)), default=None)
+    tally = standing.update_tally(env, stream, occasion.new, most)
+    counted = tally.messages if isinstance(trigger, MessagesOver) else tally.tokens or 0
+    return counted > token_limit(env, stream, trigger.n)
 
 
 def _has_overflow(occasion: Occasion) -> bool:

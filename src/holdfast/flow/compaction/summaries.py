@@ -249,11 +249,9 @@ def check_unchanged(env: Env, plan: SummaryPlan, states: States) -> None:
         )
 
 
-def summary_from_draft(plan: SummaryPlan, made: Draft, version: int) -> Summary:
+def summary_from_draft(plan: SummaryPlan, made: Any, version: int) -> Summary:
     """Return a summary that was just written, without reading it back."""
-    facts: Any = made.facts
-    content: Any = made.content
-    return build_summary(plan.stream, version, facts, content)
+    return build_summary(plan.stream, version, made.facts, made.content)
 
 
 def count_summary_tokens(text: str, tokenizer: Tokenizer, framing: Framing) -> int:

@@ -18,7 +18,6 @@ from holdfast.core.packs.fences import MEMORY_LABEL, FenceMarks, evidence_label
 from holdfast.core.packs.manifest import (
     RENDERER_VERSION,
     compute_digest,
-    list_omitted,
     make_evidence,
     restore_decisions,
 )
@@ -246,6 +245,7 @@ class _PackRebuilder:
         facts = self._facts
         level = CompactionLevel(facts.level)
         stream = facts.window_stream
+        decisions = restore_decisions(facts, segments, self._summaries)
         return AssembledPack(
             system=brief.system,
             tools=brief.tools,
@@ -272,10 +272,10 @@ class _PackRebuilder:
                 log_seq=facts.at_seq,
                 level=level,
                 layout="classic" if facts.layout == "classic" else "stable",
-                omitted=list_omitted(facts),
+                omitted=tuple(one.id for one in decisions if one.outcome == "omitted"),
                 erased=tuple(dict.fromkeys(self._erased)),
             ),
-            decisions=restore_decisions(facts, segments, self._summaries),
+            decisions=decisions,
             model=facts.model,
             tokenizer=facts.tokenizer,
             exact=facts.exact
