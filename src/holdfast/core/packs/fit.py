@@ -206,10 +206,14 @@ class _Attempt:
         all_of_it = self._level is CompactionLevel.MODERATE
         left = self._room - self._sources.marker.estimated_tokens
         room = self._room if all_of_it or not forms else self._question_room(left)
-        taken = rounds.take_fitting(forms, room)
+        taken = {}
+        for nth, form in forms.items():
+            if self._joined + form.tokens > room:
+                break  # Up to the first that does not fit: more room never loses one.
+            self._joined += form.tokens
+            taken[nth] = form
         self._shown.update(taken)
         self._messages -= sum(len(form.messages) for form in taken.values())
-        self._joined = sum(form.tokens for form in taken.values())
         self._room -= self._joined
         return len(taken) == len(forms) or not all_of_it
 
