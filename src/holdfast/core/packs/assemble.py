@@ -91,13 +91,7 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
     standing = zip(sources.summaries, given.standing, strict=True)
     summaries = tuple(summary for segment, summary in standing if segment.id in told)
     said = tuple(message for segment in rounds for message in segment.messages)
-    covered = sum(summary.messages for summary in summaries)
-    ends = {span.stream: span.last for summary in summaries for span in summary.covers}
-    older = [message for message in said if message.version <= ends.get(message.stream, 0)]
-    # A summary also covers pinned messages that are shown beside it.
-    covered -= sum(is_covered(message.stream, message.version, summaries) for message in older if message.id)
-    shown = sum([1 for message in said if message.id])
-    truncated = max(given.messages - covered - shown, 0)
+    truncated = _count_truncated(given.messages, said, summaries)
     segments, stable = _order_segments(fit, sources, given, rounds, truncated)
     decisions = (*_list_decisions(fit, sources, rounds, given.standing, truncated), *report.decisions)
     used = sum([segment.estimated_tokens for segment in segments])
@@ -145,6 +139,16 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
         made=given.made,
         stable=stable,
     )
+
+
+def _count_truncated(messages: int, said: Sequence[Message], summaries: Sequence[Summary]) -> int:
+    """Return how many messages of a thread are neither shown nor summarised."""
+    known = sum(summary.messages for summary in summaries) + sum([1 for message in said if message.id])
+    ends = {span.stream: span.last for summary in summaries for span in summary.covers}
+    older = [message for message in said if message.version <= ends.get(message.stream, 0)]
+    # A summary also covers pinned messages that are shown beside it.
+    twice = sum(is_covered(message.stream, message.version, summaries) for message in older)
+    return max(messages - known + twice, 0)
 
 
 def has_estimated_parts(message: Message) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, tee
 
 from msgspec.structs import replace
 
@@ -140,8 +140,7 @@ class _EvidenceReader:
             found = self._copies.find_shown(handle, stream) or handles.resolve_handle(self._env, stream, handle)
         except EvidenceFailed as error:
             if priority == "critical":
-                could = handles.max_trust(self._env, stream, handle)
-                priority = _cap_priority(priority, could)
+                priority = _cap_priority(priority, handles.max_trust(self._env, stream, handle))
             if priority == "critical":
                 raise
             self._failed[handle.id] = error.reason
@@ -220,7 +219,7 @@ class _EvidenceCopies:
     def __init__(self, env: Env, seen: Visibility) -> None:
         self._env, self._seen = env, seen
         self._above: list[str] | None = None
-        self._threads: dict[str, tuple[list[CopyPieces], Iterator[CopyPieces]]] = {}
+        self._threads: dict[str, Iterator[CopyPieces]] = {}
 
     def find_shown(self, handle: HandleInfo, stream: str) -> HandleText | None:
         """Return a page as it was shown before, so that later calls see the same, or a file out of reach; else None."""
@@ -271,13 +270,9 @@ class _EvidenceCopies:
         """Iterate over a thread's packs, newest first: those already read, then more."""
         if thread not in self._threads:
             packs = islice(iter_packs(self._env, thread), MAX_COPY_PACKS)
-            copies = ((event.seq, tuple(filter(is_copy, event.facts.manifest))) for event in packs)
-            self._threads[thread] = ([], copies)
-        known, more = self._threads[thread]
-        yield from known
-        for pack in more:
-            known.append(pack)
-            yield pack
+            self._threads[thread] = ((event.seq, tuple(filter(is_copy, event.facts.manifest))) for event in packs)
+        self._threads[thread], found = tee(self._threads[thread])
+        return found
 
     def _first_attachment(self, piece: PackedPiece) -> tuple[str, int] | None:
         """Return the stream and version where the handle of a piece was first attached."""
