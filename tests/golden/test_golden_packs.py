@@ -77,7 +77,7 @@ def test_every_pack_of_every_release_is_sent_again_as_it_was(
 @pytest.mark.parametrize(
     ("where", "name", "planted"),
     [
-        (segments, "marker_text", lambda left_out, *, tools: f"[{left_out} messages before]"),
+        (segments, "EARLIER_TEXT", "[{} messages before]"),
         (segments, "fence_text", lambda label, text, mark: f"{label}\n<text {mark}>\n{text}\n</text {mark}>"),
         (segments, "WORK_LABEL", "This is part of:"),
         (segments, "SUMMARY_LABEL", "Summary:"),

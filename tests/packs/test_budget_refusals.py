@@ -9,7 +9,8 @@ import pytest
 
 import holdfast
 from holdfast import Holdfast, Limits, Scripted, Session
-from holdfast.core.packs.inputs import RequiredPart, too_small_error
+from holdfast.core.packs.fit import too_small_error
+from holdfast.core.packs.window import RequiredPart
 from holdfast.errors import BudgetTooSmall
 
 LONG = "what must always hold, however long it takes to say " * 40

@@ -104,7 +104,7 @@ def test_order_by_the_clock_is_noticed(tmp_path: Path, monkeypatch: pytest.Monke
         return found
 
     monkeypatch.setattr(evidence, "read_handle", note_time)
-    monkeypatch.setattr(fit, "order_items", lambda items: sorted(items, key=lambda one: -at[one.id]))
+    monkeypatch.setattr(fit, "rank_item", lambda item: -at[item.id])
     with pytest.raises(AssertionError):
         test_a_clock_that_stands_still_or_goes_back_reorders_no_evidence("memory:", tmp_path, monkeypatch)
 

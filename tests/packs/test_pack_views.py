@@ -173,7 +173,7 @@ def check(hf: Holdfast, calls: Sequence[str], packs: Sequence[ContextPack]) -> N
     [
         (rebuild, "remake_round", lambda messages, recipe, line: (list(messages), 0)),
         (rebuild, "evidence_source", lambda env, origin: origin.stream),
-        (rebuild, "list_omitted", lambda facts: tuple(one.id for one in facts.left_out)),
+        (manifest, "decide_earlier", lambda truncated: []),
         (manifest, "_guess_reasons", lambda facts, segments, told: ["window" for _ in told]),
         (rebuild, "find_frame_row", lambda env, frame: ("", {"depth": 0})),
     ],

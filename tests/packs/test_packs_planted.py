@@ -15,7 +15,6 @@ from holdfast.client import pack
 from holdfast.core.packs import fit, segments, tidy, window
 from holdfast.core.packs import rounds as pack_rounds
 from holdfast.core.packs.fit import _Attempt
-from holdfast.core.packs.segments import order_items
 from holdfast.core.sessions import rounds, shorten
 from holdfast.core.sessions.rounds import RepairResult
 from holdfast.flow.frames import read as frame_read
@@ -44,7 +43,13 @@ def tools_are_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def critical_evidence_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fit, "order_items", lambda found: [item for item in order_items(found) if not item.critical])
+    begin = _Attempt.__init__
+
+    def without(self: _Attempt, *args: Any) -> None:
+        begin(self, *args)
+        self._items = [item for item in self._items if not item.critical]
+
+    patch.setattr(_Attempt, "__init__", without)
 
 
 def pins_are_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -182,7 +187,7 @@ def tried(trial: Callable[[int], list[str]], seed: int) -> list[str]:
 
 
 def evidence_is_chosen_as_it_came(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fit, "order_items", lambda found: sorted(found, key=lambda item: item.origin.handle_version))
+    patch.setattr(fit, "rank_item", lambda item: item.origin.handle_version)
 
 
 def large_evidence_hides_what_is_small(patch: pytest.MonkeyPatch) -> None:

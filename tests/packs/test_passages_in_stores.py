@@ -16,8 +16,8 @@ from holdfast.client.state import StateStore
 from holdfast.compaction import CompactionConfig
 from holdfast.core.compaction.summary import PASSAGE_PREFIX
 from holdfast.errors import InvalidValue, Unavailable
-from holdfast.flow.compaction import mirror
-from holdfast.flow.compaction.mirror import PassageMirror
+from holdfast.flow.compaction import recall
+from holdfast.flow.compaction.recall import PassageMirror
 from holdfast.flow.journal import observers
 from holdfast.testing.clock import FrozenClock
 from tests.redis_server import running
@@ -265,7 +265,7 @@ def test_the_async_client_copies_and_retracts(tmp_path: Path) -> None:
     ("module", "name", "bug"),
     [
         (PassageMirror, "catch_up", lambda self: None),
-        (mirror, "delete_entry", lambda storage, scope, key: None),
+        (recall, "delete_entry", lambda storage, scope, key: None),
         (observers.EventCallbacks, "list_callbacks", lambda self, tenant, type_name: []),
     ],
 )
@@ -292,14 +292,14 @@ def test_a_late_copy_of_what_another_process_retracted_meanwhile_is_taken_back(
     kb: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: bool
 ) -> None:
     retract: list[Any] = []
-    write = mirror.write_entry
+    write = recall.write_entry
 
     def write_late(*given: Any) -> int:
         if retract and "HUNTER2" in repr(given[-1]):
             retract.pop()()
         return write(*given)
 
-    monkeypatch.setattr(mirror, "write_entry", write_late)
+    monkeypatch.setattr(recall, "write_entry", write_late)
     if planted:  # One look at the journal, and none after the copies.
         looks: dict[int, Any] = {}
         look = PassageMirror._journal_mark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.client.history_tools import MIN_TOKENS
-from holdfast.core.packs.fences import make_mark
+from holdfast.core.packs.fences import FenceMarks
 from holdfast.core.packs.history_tools import HistoryPiece, PageRequest, render_page
 from holdfast.core.packs.segments import HandleRef, parse_handle, stretch_handle
 from holdfast.errors import InvalidValue
@@ -59,7 +60,7 @@ def test_a_name_reads_back_as_what_it_was_made_of(one: int, other: int) -> None:
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<"), min_size=1, max_size=900)
-MARK = make_mark(b"secret", "t")
+MARK = FenceMarks(SimpleNamespace(secret=b"secret"), "t")
 
 
 @settings(max_examples=volume(60, 2_000), deadline=None, suppress_health_check=list(HealthCheck))

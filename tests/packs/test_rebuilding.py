@@ -132,7 +132,7 @@ def test_a_check_of_packs_finds_nothing_wrong_in_a_sound_journal(worked: Worked)
 @pytest.mark.parametrize(
     ("where", "name", "planted"),
     [
-        (segments, "marker_text", lambda left_out, *, tools: f"[{left_out} messages before]"),
+        (segments, "EARLIER_TEXT", "[{} messages before]"),
         (segments, "fence_text", lambda label, text, mark: f"{label}\n<text {mark}>\n{text}\n</text {mark}>"),
         (segments, "WORK_LABEL", "This is part of:"),
         (segments, "SUMMARY_LABEL", "Summary:"),

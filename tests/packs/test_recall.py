@@ -237,8 +237,8 @@ def test_a_crash_never_leaves_something_compacted_that_was_not_flushed(run: Any)
 
 def test_a_flush_after_the_compaction_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def note(env: Any, plan: Any, text: str, *, also: Any, **how: Any) -> Any:
-        made = original(env, plan, text, **how)
-        later = also.drafts(made.id)
+        made = original(env, plan, text, also=lambda summary: {}, **how)
+        later = also(made.id)
         decided = [append.StreamWrite(stream=stream, events=tuple(drafts)) for stream, drafts in later.items()]
         append.append_events(env, decided)
         return made

@@ -103,10 +103,10 @@ def test_a_pack_that_left_messages_out_calls_for_a_summary(hf: Holdfast) -> None
     chat.append(["word " * 30] * 12)
     assert chat.compaction.summaries() == []
     whole = packed(chat, 100_000)
-    assert rules.fire_before_call(hf.env, chat._thread_stream, whole) == ()
+    assert rules.fire_rules(hf.env, chat._thread_stream, packed=whole) == ()
     small = packed(chat, 200)
     assert small.conversation.truncated_count > 0
-    (fired,) = rules.fire_before_call(hf.env, chat._thread_stream, small)
+    (fired,) = rules.fire_rules(hf.env, chat._thread_stream, packed=small)
     assert fired.made == tuple(chat.compaction.summaries())
     assert uncovered(chat) == 2
 
@@ -363,19 +363,19 @@ def test_a_guard_refuses_the_next_call_and_nothing_else(hf: Holdfast) -> None:
     chat.compaction.add_rule(BudgetGuard(tokens=150, pack=2_000))
     chat.append("hello")
     ask = packed(chat)
-    assert rules.fire_before_call(hf.env, chat._thread_stream, ask) == ()
+    assert rules.fire_rules(hf.env, chat._thread_stream, packed=ask) == ()
     chat.append(reply)
-    rules.fire_before_call(hf.env, chat._thread_stream, ask)
+    rules.fire_rules(hf.env, chat._thread_stream, packed=ask)
     chat.append(reply)
     with pytest.raises(BudgetExhausted, match="200 tokens, and the rule budget_guard allows 150"):
-        rules.fire_before_call(hf.env, chat._thread_stream, ask)
+        rules.fire_rules(hf.env, chat._thread_stream, packed=ask)
     assert chat.append("people may go on").text == "people may go on"
     chat.compaction.add_rule(BudgetGuard(pack=10))
     used = packed(chat).token_summary.used
     with pytest.raises(
         BudgetExhausted, match=f"{used} tokens, and the rule budget_guard allows 10 for a call"
     ) as raised:
-        rules.fire_before_call(hf.env, chat._thread_stream, packed(chat))
+        rules.fire_rules(hf.env, chat._thread_stream, packed=packed(chat))
     assert (raised.value.requested, raised.value.available) == (used, 10)
 
 
@@ -386,7 +386,7 @@ def test_a_recorder_is_told_numbers_and_never_what_was_said(hf: Holdfast) -> Non
     chat.compaction.add_rule(CompactionConfig(threshold=2, keep=1))
     chat.append("my secret is 12345")
     chat.append(["b", "c"])
-    rules.fire_before_call(hf.env, chat._thread_stream, packed(chat))
+    rules.fire_rules(hf.env, chat._thread_stream, packed=packed(chat))
     assert [(one["kind"], one["messages"], one["summaries"]) for one in told] == [
         ("appended", 1, 0),
         ("appended", 2, 1),

@@ -198,7 +198,6 @@ def test_the_words_of_our_own_strategies_are_bounded_by_what_they_stand_for(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(summaries, "SMALL_SUMMARY_TOKENS", 0)
-    monkeypatch.setattr(threads, "SMALL_SUMMARY_TOKENS", 0)
     for name in ("a", "b"):
         hf.session(name).append(["Anna sold 12 red cars in Rome. Bob paid 4711 dollars on 3 May.", "ok"])
     assert hf.session("a").compact(1) is not None

@@ -14,7 +14,7 @@ from holdfast import Holdfast, Message, Scripted, Session, Usage
 from holdfast.compaction import BudgetGuard, CompactionConfig, ModelSummarizer
 from holdfast.core.journal import fold, project
 from holdfast.errors import BudgetExhausted, ModelFailed, SummaryFailed
-from holdfast.flow.compaction import frames, summaries
+from holdfast.flow.compaction import summaries, threads
 from holdfast.model import summarizers
 from holdfast.records.messages import ModelReply
 from holdfast.testing.journal_contract import dump_projections
@@ -211,7 +211,7 @@ def test_a_frame_pays_for_its_summaries(hf: Holdfast) -> None:
 def test_a_frame_pays_for_summaries_that_came_to_nothing(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     talk(hf)
     frame = hf.index.push_frame("look", scope="actor/a/session/a/thread/main")
-    monkeypatch.setitem(frames.compact_with_fallback.__globals__["FALLBACKS"], "summarise_oldest", ())
+    monkeypatch.setitem(threads.FALLBACKS, "summarise_oldest", ())
     done = hf.index.compact_context(frame, 150, "summarise_oldest", keep=1, summarizer=writer(reply(" ")))
     assert done.summary is None
     assert total(hf.index.get_frame(frame).usage) == (100, 10, 140_000)

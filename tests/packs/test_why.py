@@ -15,8 +15,8 @@ import holdfast
 from holdfast import Holdfast, Session
 from holdfast.core.packs.trace import Fact, FactVisibility
 from holdfast.errors import InvalidValue
+from holdfast.flow.packs import rebuild, trace_sources
 from holdfast.flow.packs import trace as pack_trace
-from holdfast.flow.packs import trace_sources
 from holdfast.flow.packs.trace import PackInspector
 from holdfast.types import Trace
 from tests.packs.traced import Facts, by_fours, talk
@@ -359,8 +359,8 @@ def test_what_several_packs_show_is_read_once(chat: Session, monkeypatch: pytest
     chat.append(f"{'x' * 3_000} the code is 7719 {'y' * 3_000}", policy="pinned")
     talk(chat, 12)
     read: list[Any] = []
-    original = pack_trace.load_piece_messages
-    monkeypatch.setattr(pack_trace, "load_piece_messages", lambda *args: read.append(args[-1]) or original(*args))
+    original = rebuild.load_piece_messages
+    monkeypatch.setattr(rebuild, "load_piece_messages", lambda *args: read.append(args[-1]) or original(*args))
     trace = chat.why("the code is 7719")
     assert {one.state for one in trace.appearances} == {"shortened"}
     assert len(trace.appearances) == 12

@@ -390,9 +390,9 @@ def made_anew_every_time(patch: pytest.MonkeyPatch) -> None:
 
 def made_of_everything(patch: pytest.MonkeyPatch) -> None:
     def read_all(self: WindowSummaries, head: Any) -> Any:
-        places = [*iter_places(self._env, self._thread, page=16)][::-1]
+        places = [*iter_places(self.env, self.thread, page=16)][::-1]
         at = next(at for at, place in enumerate(places) if place.key == head)
-        return places[:at], load_messages(self._env, places[:at])
+        return places[:at], load_messages(self.env, places[:at])
 
     patch.setattr(WindowSummaries, "_list_older", read_all)
 
@@ -405,7 +405,7 @@ def shown_wherever_the_window_begins(patch: pytest.MonkeyPatch) -> None:
     real = WindowSummaries._load_last
 
     def ignore(self: WindowSummaries, first: Any) -> Any:
-        at = self._before
+        at = self.before
         return None if at is None else real(self, replace(first, stream=at.window_stream, version=at.window_start))
 
     patch.setattr(WindowSummaries, "_load_last", ignore)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.core.packs import manifest
+from holdfast.core.packs import assemble, manifest
 from holdfast.flow.packs import manifest as pack_manifest
 from holdfast.flow.packs import recent
 from holdfast.flow.packs.recent import ThreadTail
@@ -160,7 +160,12 @@ def gaps_in_what_is_cached_are_not_seen(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_rest_of_what_was_there_is_not_seen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(manifest, "_belongs_to", lambda piece, segment: False)
+    count = assemble.count_common_tokens
+
+    def only_first_pieces(before: Any, segments: Any, follows: Any) -> int:
+        return count(tuple({(piece.kind, piece.id): piece for piece in before[::-1]}.values())[::-1], segments, follows)
+
+    patch.setattr(assemble, "count_common_tokens", only_first_pieces)
 
 
 def erased_texts_are_said_to_be_cached(patch: pytest.MonkeyPatch) -> None:

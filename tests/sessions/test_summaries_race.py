@@ -210,7 +210,7 @@ def planned_again_when_written(patch: pytest.MonkeyPatch) -> None:
     original = compaction_summaries.write_summary
 
     def note(env: Any, plan: Any, text: str, **how: Any) -> Any:
-        newer = compaction_summaries.plan_summary(env, plan.stream, keep=0) or plan
+        newer = compaction_summaries.plan_summary(env, plan.stream, keep=lambda messages: 0) or plan
         return original(env, newer, text, **how)
 
     patch.setattr(compaction_summaries, "write_summary", note)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from msgspec.structs import replace
 
 import holdfast
 from holdfast import ContextPack, Holdfast
@@ -304,8 +305,12 @@ def _also_exact(patch: pytest.MonkeyPatch) -> None:
 
 
 def _also_explicit(patch: pytest.MonkeyPatch) -> None:
+    limits = pack_flow._PackBuilder._compute_budget
+
     def broken(self: Any) -> tuple[int, int, str | None]:
-        return self._calibrate_budget(), self._calibrate_budget(), None
+        self._asked = replace(self._asked, budget=None)
+        _, budget, _ = limits(self)
+        return budget, budget, None
 
     patch.setattr(pack_flow._PackBuilder, "_compute_budget", broken)
 

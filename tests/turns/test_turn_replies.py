@@ -299,12 +299,12 @@ def test_a_reply_that_was_written_counts_whatever_fails_after_it(hf: Holdfast, m
     with hf.session(SESSION).turn("Look.", key="k") as turn:
         (step,) = turn.steps()
         with monkeypatch.context() as patch:
-            patch.setattr(holdfast.flow.compaction.rules, "fire_after_append", fails)
+            patch.setattr(holdfast.flow.compaction.rules, "fire_rules", fails)
             with pytest.raises(RuntimeError):
                 step.done(asks(("look", {})))
         (tool,) = turn.steps()
         with monkeypatch.context() as patch:
-            patch.setattr(holdfast.flow.compaction.rules, "fire_after_append", fails)
+            patch.setattr(holdfast.flow.compaction.rules, "fire_rules", fails)
             with pytest.raises(RuntimeError):
                 tool.done("ok")
         turn.steps()[0].done("Seen.", usage=Usage(input=1, output=1))

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from holdfast.aio.executor import STEPS, ThreadPools, has_result, settle
 from holdfast.client.options import SummarizerChoice
 from holdfast.client.session_views import choose_thread_summarizer
+from holdfast.core.sessions.rounds import repair_messages
 from holdfast.core.values import is_awaitable
 from holdfast.errors import Conflict, HoldfastError, InvalidValue, Refused, SummaryFailed, Unavailable
 from holdfast.flow.compaction import summaries
@@ -225,7 +226,7 @@ class AsyncCompaction:
                 if planned is None:
                     return None
                 chosen, plan, most = planned
-                originals = summaries.source_messages(plan)
+                originals = repair_messages(plan.messages).messages
                 text = await self._make_async(chosen).summarise_async(originals, max_tokens=most)
                 used = summaries.sum_calls(self._env, calls)
                 try:

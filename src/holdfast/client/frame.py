@@ -326,7 +326,7 @@ class Frame:
         found = session_append.append_frame_messages(
             self.env, self.id, messages, key=frame_key(self.id, key), policy=policy
         )
-        compaction_rules.fire_after_append(self.env, found[-1].stream, found)
+        compaction_rules.fire_rules(self.env, found[-1].stream, found)
         return found if isinstance(message, list) else found[-1]
 
     def pack(self, budget: int | None = None, **options: Unpack[PackOptions]) -> ContextPack:

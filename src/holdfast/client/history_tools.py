@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from holdfast.core.numbers import is_number
 from holdfast.core.packs.assemble import copy_tools
-from holdfast.core.packs.fences import fence_text, make_mark
+from holdfast.core.packs.fences import FenceMarks, fence_text
 from holdfast.core.packs.history_tools import (
     EXPAND,
     HISTORY_TOOL_NAMES,
@@ -53,12 +53,12 @@ class _Advice(Exception):
 class HistoryTools:
     """Tools for an agent to read its own history, in one thread of a conversation or in one frame."""
 
-    __slots__ = ("_env", "_frame", "_max_tokens", "_thread_stream")
+    __slots__ = ("_env", "_frame", "_mark", "_max_tokens", "_thread_stream")
 
     def __init__(self, env: Env, thread: str, frame: str | None = None, max_tokens: int = MAX_TOKENS) -> None:
         if not is_number(max_tokens, least=MIN_TOKENS):
             raise InvalidValue(f"max_tokens is {max_tokens!r:.40}. Give a whole number of at least {MIN_TOKENS}.")
-        self._env, self._thread_stream = env, thread
+        self._env, self._thread_stream, self._mark = env, thread, FenceMarks(env.journal, env.tenant)
         self._frame, self._max_tokens = frame, max_tokens
 
     @property
@@ -155,9 +155,6 @@ class HistoryTools:
         """Return the function that counts the thread's tokens."""
         tokenizer, _ = thread_tokenizer(self._env, self._thread_stream)
         return tokenizer.count
-
-    def _mark(self, id: str) -> str:
-        return make_mark(self._env.journal.secret, self._env.tenant)(id)
 
     def __repr__(self) -> str:
         where = "" if self._frame is None else f", frame={self._frame!r}"

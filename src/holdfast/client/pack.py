@@ -304,7 +304,7 @@ def begin_packed_call(
     made = pack._packed
     if thread is not None and made.metadata.scope != thread:
         raise InvalidValue(f"This pack shows {made.metadata.scope}, not {thread}. Make one with this session's pack().")
-    rules.fire_before_call(env, made.metadata.scope, made)
+    rules.fire_rules(env, made.metadata.scope, packed=made)
     return journaled.begin_call(
         env,
         made,

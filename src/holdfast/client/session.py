@@ -126,7 +126,7 @@ class Session:
         """
         messages = read_input(add_files(message, files) if files else message, partial=partial)
         found, _ = session_append.append_to_thread(self._env, self._thread_stream, messages, key=key, policy=policy)
-        compaction_rules.fire_after_append(self._env, self._thread_stream, found)
+        compaction_rules.fire_rules(self._env, self._thread_stream, found)
         return found if isinstance(message, list) else found[-1]
 
     def append_result(
@@ -146,7 +146,7 @@ class Session:
         answer = ToolCallResult(tool_call_id=id, result=result, is_error=is_error, provider_id=provider)
         message = Message(role="tool", tool_results=(answer,))
         found, _ = session_append.append_to_thread(self._env, self._thread_stream, [message], key=key, policy=policy)
-        compaction_rules.fire_after_append(self._env, self._thread_stream, found)
+        compaction_rules.fire_rules(self._env, self._thread_stream, found)
         return found[0]
 
     # reading
@@ -297,7 +297,7 @@ class Session:
     def close(self) -> None:
         """End the session for good: it takes no more messages, and all of it is offered to memory."""
         end_conversation(self._env, self.id, cause="close", reset=False)
-        compaction_rules.forget_rules(self._env, self._session_stream)
+        self._env.rules.pop((self._env.tenant, self._session_stream), None)
         sessions_flow.offer_handovers(self._env, self._session_stream)
 
     def reset(self) -> None:

@@ -32,7 +32,7 @@ from holdfast.records.settings import Settings
 from holdfast.records.usage import Usage
 
 if TYPE_CHECKING:
-    from holdfast.flow.compaction.mirror import PassageMirror
+    from holdfast.flow.compaction.recall import PassageMirror
     from holdfast.flow.effects.sinks import SinkRegistry
     from holdfast.flow.frames.leases import StreamLeases
     from holdfast.flow.journal.caches import StateCache

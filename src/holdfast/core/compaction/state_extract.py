@@ -26,7 +26,6 @@ from holdfast.core.lazy import lazy_pattern
 from holdfast.core.sessions.tokens import CountText
 from holdfast.records.messages import Message
 
-SECTIONS: Final = ("goals", "decisions", "facts", "open_questions", "files")
 TITLES: Final = {
     "goals": "Goals",
     "decisions": "Decisions",
@@ -111,13 +110,13 @@ def extract_state(messages: Sequence[Message]) -> dict[str, list[str]]:
 
 def render_state(state: dict[str, Any], most: int, count: CountText) -> str:
     """Return the state as text, without its oldest entries if it is too long; empty if there is none."""
-    left = {name: list(state.get(name) or ()) for name in SECTIONS}
+    left = {name: list(state.get(name) or ()) for name in TITLES}
     while True:
         shown = {TITLES[name]: entries for name, entries in left.items() if entries}
         text = "\n".join("\n- ".join((f"{title}:", *entries)) for title, entries in shown.items())
         if count(text) <= most:
             return text
-        longest = max(SECTIONS, key=lambda name: len(left[name]))
+        longest = max(TITLES, key=lambda name: len(left[name]))
         if len(left[longest]) <= 1:
             return fit_text(text, most, count)
         # The first goal is what the whole conversation is about.

@@ -173,9 +173,6 @@ class TranscriptPiece(msgspec.Struct, frozen=True, kw_only=True):
     short: str
 
 
-_Steps = Sequence[tuple[list[TranscriptPiece], str]]
-
-
 def reduce_by_policy(messages: Sequence[Message], most: int, count: CountText) -> ReducedTranscript:
     """Drop finished messages to discard; shorten, then drop those to compress first; then shorten and drop the rest."""
     given = _make_pieces(messages)
@@ -234,7 +231,11 @@ def _find_ended(messages: Sequence[Message]) -> set[int]:
 
 
 def _reduce(
-    messages: Sequence[Message], given: Sequence[TranscriptPiece], steps: _Steps, most: int, count: CountText
+    messages: Sequence[Message],
+    given: Sequence[TranscriptPiece],
+    steps: Sequence[tuple[list[TranscriptPiece], str]],
+    most: int,
+    count: CountText,
 ) -> ReducedTranscript:
     """Choose the form of each message so that all of them are within the limit."""
     gap, note = count(GAP) + 1, count(omission_note(99_999)) + 1
@@ -291,7 +292,9 @@ def list_newest(messages: Sequence[Message], most: int, count: CountText) -> tup
     for number, message in enumerate(reversed(messages), 1):
         if message.pinned or message.policy == "discard_when_done":
             continue
-        line = _shorten_line(render_transcript([message], length), length)
+        text, end = render_transcript([message], length), length // 4
+        # Most of a long text is shown from its beginning, the rest from its end.
+        line = " ".join((text if len(text) <= length else f"{text[: length - end]} {GAP} {text[-end:]}").split())
         if line and not lines:
             line = fit_text(line, most - 1, count)
         most -= count(line) + 1
@@ -303,13 +306,6 @@ def list_newest(messages: Sequence[Message], most: int, count: CountText) -> tup
     return "\n".join(reversed(lines)), covered
 
 
-def _shorten_line(text: str, length: int) -> str:
-    """Return a text as one short line: most of it from its beginning, the rest from its end."""
-    end = length // 4
-    short = text if len(text) <= length else f"{text[: length - end]} {GAP} {text[-end:]}"
-    return " ".join(short.split())
-
-
 class CompactedPassage(msgspec.Struct, frozen=True):
     """A text that was compacted, and the lowest trust of its speakers."""
 
@@ -317,18 +313,18 @@ class CompactedPassage(msgspec.Struct, frozen=True):
     trust: str
 
 
-def split_messages(messages: Sequence[Message], size: int = PASSAGE_CHARS) -> list[CompactedPassage]:
+def split_messages(messages: Sequence[Message]) -> list[CompactedPassage]:
     """Split messages into passages; neighbours share one as far as they fit, and a long one is cut."""
-    return split_texts([(render_transcript([message]), message.trust) for message in messages], size)
+    return split_texts([(render_transcript([message]), message.trust) for message in messages])
 
 
-def split_texts(texts: Iterable[tuple[str, str]], size: int = PASSAGE_CHARS) -> list[CompactedPassage]:
+def split_texts(texts: Iterable[tuple[str, str]]) -> list[CompactedPassage]:
     """Split texts, each with its trust, into passages of about one size. Nothing is lost."""
     found: list[CompactedPassage] = []
     for whole, trust in texts:
-        for text in cut_pieces(whole, size, "\n "):
+        for text in cut_pieces(whole, PASSAGE_CHARS, "\n "):
             last = found[-1] if found else None
-            if last is not None and len(last.text) + len(text) < size:
+            if last is not None and len(last.text) + len(text) < PASSAGE_CHARS:
                 found[-1] = CompactedPassage(f"{last.text}\n{text}", lowest_trust(last.trust, trust))
             else:
                 found.append(CompactedPassage(text, lowest_trust(trust)))

@@ -11,10 +11,10 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.packs.briefs import Brief
-from holdfast.core.packs.inputs import FitResult, PackSources
 from holdfast.core.packs.manifest import Successors, count_common_tokens, decide_earlier, decide_segment, make_evidence
 from holdfast.core.packs.rounds import RoundForm, ThreadRounds
-from holdfast.core.packs.segments import WINDOW_PART, marker_segment, message_handle
+from holdfast.core.packs.segments import WINDOW_PART, PackItem, is_covered, marker_segment, message_handle
+from holdfast.core.packs.window import FitResult, PackSources
 from holdfast.core.trust import lowest_trust
 from holdfast.core.wire.parts import copy_data
 from holdfast.records.events.calls import PackedPiece
@@ -37,21 +37,32 @@ from holdfast.records.packs import (
 from holdfast.records.sessions import Summary
 
 
-class EvidenceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Evidence that was dropped before the choice."""
+class EvidenceItems(msgspec.Struct, frozen=True, kw_only=True):
+    """Items to choose from, a report on those that were dropped before, and outside texts by their artifact names."""
 
+    items: tuple[PackItem, ...] = ()
     missing: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     failed: dict[str, str] = {}
     decisions: tuple[Decision, ...] = ()
+    pins: tuple[tuple[str, bytes], ...] = ()
+
+
+class CountedBrief(msgspec.Struct, frozen=True, kw_only=True):
+    """A brief with its segments."""
+
+    brief: Brief
+    segment: Segment
+    notes: tuple[Segment, ...]
+    tokens: int
+    """The tokens of all segments."""
+    has_history_tools: bool
 
 
 class PackMaterial(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known about a pack besides what fits."""
 
-    brief: Brief
-    brief_segment: Segment
-    notes: tuple[Segment, ...]
+    counted: CountedBrief
     crumbs: tuple[FrameBreadcrumb, ...]
     standing: tuple[Summary, ...]
     messages: int
@@ -64,9 +75,7 @@ class PackMaterial(msgspec.Struct, frozen=True, kw_only=True):
     window: WindowKey
     limited_by: str | None
     metadata: ContextPackMetadata
-    report: EvidenceReport
-    has_history_tools: bool
-    pins: tuple[tuple[str, bytes], ...] = ()
+    evidence: EvidenceItems
     fresh: dict[str, tuple[tuple[int, int], ...]] = {}
     kept_as: str = ""
     made: Draft | None = None
@@ -76,23 +85,22 @@ class PackMaterial(msgspec.Struct, frozen=True, kw_only=True):
 
 def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> AssembledPack:
     """Assemble the pack."""
+    brief, report = given.counted.brief, given.evidence
     rounds = _round_segments(fit, sources.rounds, given.follows)
     told = {segment.id for segment in fit.summaries}
     standing = zip(sources.summaries, given.standing, strict=True)
     summaries = tuple(summary for segment, summary in standing if segment.id in told)
     said = tuple(message for segment in rounds for message in segment.messages)
-    covered = sum(summary.messages for summary in summaries)
-    shown = [message for message in said if message.id and not (summaries and _is_covered(message, summaries))]
-    truncated = max(given.messages - covered - len(shown), 0)
+    truncated = _count_truncated(given.messages, said, summaries)
     segments, stable = _order_segments(fit, sources, given, rounds, truncated)
-    decisions = (*_list_decisions(fit, sources, rounds, given.standing, truncated), *given.report.decisions)
+    decisions = (*_list_decisions(fit, sources, rounds, given.standing, truncated), *report.decisions)
     used = sum([segment.estimated_tokens for segment in segments])
     evidence = [form for form in fit.items if form.item.kind == "evidence"]
     # Rounds before the window are shown in any case.
     oldest = next((sources.rounds.talk.round(nth)[0] for nth in fit.rounds if nth >= fit.start), None)
     return AssembledPack(
-        system=given.brief.system,
-        tools=given.brief.tools,
+        system=brief.system,
+        tools=brief.tools,
         segments=tuple(segments),
         summaries=summaries,
         conversation=ConversationSlice(
@@ -101,7 +109,7 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
             truncated_count=truncated,
             estimated_tokens=sum([segment.estimated_tokens for segment in rounds]),
         ),
-        brief=given.brief.context,
+        brief=brief.context,
         breadcrumbs=given.crumbs if fit.crumbs is sources.crumbs else given.crumbs[-1:],
         evidence=tuple(make_evidence(form.segment, form.item.type, form.item.source) for form in evidence),
         token_summary=summarise_tokens(
@@ -111,9 +119,9 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
             given.metadata,
             level=fit.level,
             omitted=tuple(one.id for one in decisions if one.outcome == "omitted"),
-            missing_handles=given.report.missing,
-            refused_exclusions=given.report.refused,
-            failed=given.report.failed,
+            missing_handles=report.missing,
+            refused_exclusions=report.refused,
+            failed=report.failed,
         ),
         decisions=decisions,
         model=given.model,
@@ -124,7 +132,7 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
         shortened=sum(1 for segment in rounds if segment.shortened),
         limited_by=given.limited_by,
         cached_tokens=count_common_tokens(given.before, segments, given.follows),
-        pins=given.pins,
+        pins=report.pins,
         follows=dict(given.follows),
         fresh=given.fresh,
         kept_as=given.kept_as,
@@ -133,10 +141,14 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
     )
 
 
-def _is_covered(message: Message, summaries: Sequence[Summary]) -> bool:
-    """Return True if a summary also covers the message, as for pinned messages shown beside it."""
-    stretches = (one for summary in summaries for one in summary.covers)
-    return any(one.stream == message.stream and one.first <= message.version <= one.last for one in stretches)
+def _count_truncated(messages: int, said: Sequence[Message], summaries: Sequence[Summary]) -> int:
+    """Return how many messages of a thread are neither shown nor summarised."""
+    known = sum(summary.messages for summary in summaries) + sum([1 for message in said if message.id])
+    ends = {span.stream: span.last for summary in summaries for span in summary.covers}
+    older = [message for message in said if message.version <= ends.get(message.stream, 0)]
+    # A summary also covers pinned messages that are shown beside it.
+    twice = sum(is_covered(message.stream, message.version, summaries) for message in older)
+    return max(messages - known + twice, 0)
 
 
 def has_estimated_parts(message: Message) -> bool:
@@ -189,15 +201,15 @@ def _order_segments(
     """Return all segments in the order shown, and how many of them the next call will also begin with."""
     crumbs = [fit.crumbs] if fit.crumbs is not None else []
     marker: list[Segment] = []
-    if fit.marked and sources.marker is not None and truncated:
-        exact = marker_segment(truncated, sources.rounds.count, tools=given.has_history_tools)
+    if fit.marked and truncated:
+        exact = marker_segment(truncated, sources.rounds.count, tools=given.counted.has_history_tools)
         # The final number should not be larger than the one that the marker was measured with.
         marker = [exact] if exact.estimated_tokens <= sources.marker.estimated_tokens else []
     memories = [form.segment for form in fit.items if form.item.kind == "memory"]
     evidence = [form.segment for form in fit.items if form.item.kind == "evidence"]
     first = len(sources.rounds.talk.first)
     before_window = first + sum(1 for nth in fit.rounds if nth < fit.start)
-    head = [given.brief_segment, *rounds[:first], *given.notes, *crumbs]
+    head = [given.counted.segment, *rounds[:first], *given.counted.notes, *crumbs]
     early, late = rounds[first:before_window], rounds[before_window:]
     # The summary of what just left the window changes with the window, so it comes after what stays when that moves.
     made = [one for one in fit.summaries if one.origins[0].part == WINDOW_PART]
@@ -237,8 +249,7 @@ def _list_decisions(
     first = len(rounds.talk.first)
     found = [decide_segment(segment, "first") for segment in shown[:first]]
     for nth, segment in zip(fit.rounds, shown[first:], strict=True):
-        decided = decide_segment(segment, rounds.reasons.get(nth, "window"))
-        found.append(replace(decided, tokens=rounds.whole_form(nth).tokens))
+        found.append(decide_segment(segment, rounds.reasons.get(nth, "window"), rounds.whole_form(nth).tokens))
     told = {segment.id for segment in fit.summaries}
     for segment, summary in zip(sources.summaries, standing, strict=True):
         decided = replace(decide_segment(segment, "covered"), outcome="summarised", count=summary.messages)

@@ -10,7 +10,9 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from holdfast.core.lazy import lazy_pattern
 
@@ -28,14 +30,16 @@ _MARK_DIGITS: Final = 9
 """Tokenizers take three digits as one token, so a mark takes the same number of tokens in every journal."""
 
 
-def make_mark(secret: bytes, tenant: str) -> Mark:
-    """Return the marks of one tenant of a journal."""
+class FenceMarks(msgspec.Struct, frozen=True):
+    """The marks of one tenant of a journal. Its secret is read only for a mark: most packs fence nothing."""
 
-    def mark(id: str) -> str:
-        made = hmac.new(secret, f"fence\0{tenant}\0{id}".encode(), hashlib.sha256).digest()
+    journal: Any
+    tenant: str
+
+    def __call__(self, id: str) -> str:
+        name = f"fence\0{self.tenant}\0{id}".encode()
+        made = hmac.new(self.journal.secret, name, hashlib.sha256).digest()
         return f"{int.from_bytes(made, 'big') % 10**_MARK_DIGITS:0{_MARK_DIGITS}d}"
-
-    return mark
 
 
 def fence_text(label: str, text: str, mark: str) -> str:

@@ -18,25 +18,28 @@ is kept for the marker that earlier messages are not shown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from holdfast.core.packs import rounds
-from holdfast.core.packs.inputs import (
+from holdfast.core.packs.manifest import decide_item
+from holdfast.core.packs.rounds import RoundForm, ThreadRounds, share_evenly
+from holdfast.core.packs.segments import ItemForm, PackItem, rank_item
+from holdfast.core.packs.window import (
+    MIN_SUMMARY_TOKENS,
     FitResult,
+    OlderChooser,
     PackLimits,
     PackSources,
     RequiredPart,
-    round_parts,
-    too_small_error,
 )
-from holdfast.core.packs.manifest import decide_item
-from holdfast.core.packs.rounds import RoundForm, share_evenly
-from holdfast.core.packs.segments import ItemForm, PackItem, order_items
-from holdfast.core.packs.window import MIN_SUMMARY_TOKENS, OlderChooser
 from holdfast.errors import BudgetTooSmall
 from holdfast.records.packs import LEVELS, CompactionLevel, Segment
 
+MAX_NAMED_PARTS = 3
+"""The number of parts that the error names, the largest first."""
+ADVICE_DIVISOR = 10
+"""The error gives advice only on parts that take at least one in this many of the required tokens."""
 _LOW_PRIORITIES = frozenset({"low", "background"})
 _COMPLETE_LEVELS = LEVELS[:2]
 _SHOWN = attrgetter("crumbs", "summaries", "rounds", "items")
@@ -69,7 +72,7 @@ class _Attempt:
         self._messages = self._room = self._total = self._included = self._held = self._joined = 0
         self._rounds, self._forms = sources.rounds, sources.forms
         self._first, self._first_tokens = self._rounds.talk.size(self._rounds.talk.first)
-        self._items = order_items(sources.items)
+        self._items = sorted(sources.items, key=rank_item)
         self._bare = level is CompactionLevel.CRITICAL_ONLY
         self._crumbs = sources.last_crumb if self._bare else sources.crumbs
         self._shown: dict[int, RoundForm] = {}
@@ -189,7 +192,7 @@ class _Attempt:
         joined = {nth: self._level_form(nth) for nth in rounds.unshown_questions(self._rounds, must, self._messages)}
         self._unshortened.update(joined)
         total = sum(form.tokens for form in (*must.values(), *joined.values()))
-        if not self._items and total + self._marker_tokens() <= self._room:
+        if not self._items and total + self._sources.marker.estimated_tokens <= self._room:
             return must
         return {nth: self._rounds.shortest_form(nth, form) for nth, form in must.items()}
 
@@ -201,16 +204,18 @@ class _Attempt:
         wanted = rounds.unshown_questions(self._rounds, self._shown, self._messages)
         forms = {nth: rounds.shorten_question(self._rounds, self._unshortened[nth]) for nth in wanted}
         all_of_it = self._level is CompactionLevel.MODERATE
-        room = self._room if all_of_it or not forms else self._question_room(self._room - self._marker_tokens())
-        taken = rounds.take_fitting(forms, room)
+        left = self._room - self._sources.marker.estimated_tokens
+        room = self._room if all_of_it or not forms else self._question_room(left)
+        taken = {}
+        for nth, form in forms.items():
+            if self._joined + form.tokens > room:
+                break  # Up to the first that does not fit: more room never loses one.
+            self._joined += form.tokens
+            taken[nth] = form
         self._shown.update(taken)
         self._messages -= sum(len(form.messages) for form in taken.values())
-        self._joined = sum(form.tokens for form in taken.values())
         self._room -= self._joined
         return len(taken) == len(forms) or not all_of_it
-
-    def _marker_tokens(self) -> int:
-        return 0 if self._sources.marker is None else self._sources.marker.estimated_tokens
 
     def _take_included(self) -> None:
         """Take evidence that was asked for by name, at its shortest and in order, as far as its share goes."""
@@ -226,10 +231,9 @@ class _Attempt:
 
     def _marker_room(self) -> int:
         """Return the room kept for the marker, or for all it would stand for if that is less; 0 if there is no room."""
-        marker = self._sources.marker
-        if marker is None or not self._messages:
+        if not self._messages:
             return 0
-        room = marker.estimated_tokens
+        room = self._sources.marker.estimated_tokens
         if self._level is CompactionLevel.AGGRESSIVE and self._room > 8 * MIN_SUMMARY_TOKENS:
             room += 2 * MIN_SUMMARY_TOKENS  # What is shortened leaves room for a summary as well.
         if self._sources.complete and not self._sources.hidden and not self._sources.summaries:
@@ -339,3 +343,37 @@ class _Attempt:
                 for item in self._items
             ),
         )
+
+
+def round_parts(
+    rounds: ThreadRounds, must: Mapping[int, RoundForm], evidence: Sequence[int]
+) -> tuple[RequiredPart, ...]:
+    """Return the required parts of the conversation, and critical evidence."""
+    newest = rounds.number - 1
+    asked = [form for nth, form in must.items() if nth != newest and nth in rounds.all_asked]
+    pinned = [form for nth, form in must.items() if nth != newest and nth not in rounds.all_asked]
+    first = [RoundForm([message], rounds.talk.count(message)) for message in rounds.talk.first]
+    return (
+        _make_part("the first instructions", first, "shorten them"),
+        _make_part("pinned messages", pinned, "unpin some"),
+        _make_part("what the turn answers", asked, "stop the turn and ask for less"),
+        _make_part("the newest round", [must[newest]] if newest in must else ()),
+        RequiredPart("critical evidence", sum(evidence), "lower its priority", len(evidence)),
+    )
+
+
+def _make_part(name: str, forms: Sequence[RoundForm], helps: str = "") -> RequiredPart:
+    messages = sum(len(form.messages) for form in forms)
+    return RequiredPart(name, sum(form.tokens for form in forms), helps, messages)
+
+
+def too_small_error(budget: int, required: int, parts: Sequence[RequiredPart]) -> BudgetTooSmall:
+    """Return the error for too few tokens, with the largest parts."""
+    largest = sorted((part for part in parts if part.tokens > 0), key=lambda part: -part.tokens)[:MAX_NAMED_PARTS]
+    told = f" (the most: {', '.join(map(str, largest))})" if largest else ""
+    advice = [f", or {part.helps}" for part in largest if part.helps and part.tokens * ADVICE_DIVISOR >= required]
+    return BudgetTooSmall(
+        f"A pack of {budget} tokens is too small: what must be shown needs {required}, shortened as it can be{told}. "
+        f"Raise the budget to {required}{''.join(advice)}.",
+        required=required,
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -30,6 +31,8 @@ RENDERER_VERSION = 1
 
 _IDENTITY: Final = ("kind", "stream", "first", "last", "part", "handle", "handle_version", "artifact", "entry", "cut")
 """The fields that a piece and its origin have in common."""
+_RUN: Final = attrgetter("kind", "part", "cut", "stream", "priority")
+"""The fields that pieces of one run of messages have in common."""
 _INSTRUCTION_ROLES: Final = ("system", "developer")
 REASONS: Final[dict[str, str]] = {
     "always": "always shown",
@@ -64,40 +67,20 @@ def list_pieces(segments: Sequence[Segment], follows: Successors) -> tuple[Packe
     for segment in segments:
         for index, origin in enumerate(segment.origins):
             piece = PackedPiece(
-                kind=segment.kind,
+                **(msgspec.structs.asdict(origin) | {"kind": segment.kind}),
                 id=segment.id,
                 tokens=segment.estimated_tokens if index == 0 else 0,
-                stream=origin.stream,
-                first=origin.first,
-                last=origin.last,
-                part=origin.part,
-                handle=origin.handle,
-                handle_stream=origin.handle_stream,
-                handle_version=origin.handle_version,
-                artifact=origin.artifact,
-                entry=origin.entry,
-                cut=origin.cut,
                 trust=segment.trust,
                 priority=segment.priority,
             )
-            joined = _join_pieces(found[-1], piece, follows) if found else None
-            if joined is None:
-                found.append(piece)
+            last = found[-1] if found else piece
+            same = _RUN(last) == _RUN(piece) == ("conversation", None, None, origin.stream, segment.priority)
+            # Neighbours are joined if nothing lies between them and neither was cut.
+            if same and follows.get((last.stream or "", last.last or 0)) == (piece.stream, piece.first):
+                found[-1] = replace(last, last=piece.last, tokens=last.tokens + piece.tokens)
             else:
-                found[-1] = joined
+                found.append(piece)
     return tuple(found)
-
-
-def _join_pieces(one: PackedPiece, other: PackedPiece, follows: Successors) -> PackedPiece | None:
-    """Join two neighbours into one piece if nothing lies between them and neither was cut; else return None."""
-    plain = one.kind == other.kind == "conversation" and one.cut is None and other.cut is None
-    if not plain or one.part or other.part or (one.stream, one.priority) != (other.stream, other.priority):
-        return None
-    if one.stream is None or one.last is None or other.first is None:
-        return None
-    if follows.get((one.stream, one.last)) != (other.stream, other.first):
-        return None
-    return replace(one, last=other.last, tokens=one.tokens + other.tokens)
 
 
 def count_common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segment], follows: Successors) -> int:
@@ -112,17 +95,14 @@ def count_common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segmen
             runs = earlier[at].kind == "conversation" and earlier[at].part is None
             reached = origin.last if runs and origin.last != earlier[at].last else None
             at += reached is None
-        if not earlier or (reached is None and at < len(earlier) and _belongs_to(earlier[at], segment)):
+        rest = [(piece.kind, piece.id) for piece in earlier[at : at + 1]] if reached is None else []
+        if not earlier or (segment.kind, segment.id) in rest:
             return total  # The earlier pack had more of this segment.
         doubtful += segment.estimated_tokens
         if reached is None or 0 not in [message.version for message in segment.messages]:
             total, doubtful = total + doubtful, 0
         # Otherwise a synthetic result was added here; the same happened then if the same piece came next.
     return total
-
-
-def _belongs_to(piece: PackedPiece, segment: Segment) -> bool:
-    return (piece.kind, piece.id) == (segment.kind, segment.id)
 
 
 def _is_continued_by(piece: PackedPiece, origin: Origin, reached: int | None, follows: Successors) -> bool:
@@ -171,12 +151,6 @@ def make_evidence(segment: Segment, type: str, source: str | None) -> RetrievedE
     )
 
 
-def list_omitted(facts: ContextPacked) -> tuple[str, ...]:
-    """Return the names of what is not shown."""
-    summaries, others = _omission_decisions(facts, summaries=True), _omission_decisions(facts)
-    return tuple(one.id for one in (*summaries, *decide_earlier(facts.truncated), *others))
-
-
 def restore_decisions(
     facts: ContextPacked, segments: Sequence[Segment], summaries: Sequence[Summary]
 ) -> tuple[Decision, ...]:
@@ -197,16 +171,17 @@ def restore_decisions(
     )
 
 
-def decide_segment(segment: Segment, reason: str) -> Decision:
-    """Return the decision to show a segment. If it was cut, its whole size is not known."""
-    whole = not any(origin.cut is not None for origin in segment.origins)
+def decide_segment(segment: Segment, reason: str, whole: int | None = None) -> Decision:
+    """Return the decision to show a segment. If it was cut, its whole size must be given, or it is not known."""
+    if whole is None and all(origin.cut is None for origin in segment.origins):
+        whole = segment.estimated_tokens
     return Decision(
         id=segment.id,
         kind=segment.kind,
         outcome="shortened" if segment.shortened else "included",
         reason=reason,
         priority=segment.priority,
-        tokens=segment.estimated_tokens if whole else None,
+        tokens=whole,
         shown=segment.estimated_tokens,
         trust=segment.trust,
         count=len(segment.messages),

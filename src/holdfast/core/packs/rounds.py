@@ -195,17 +195,6 @@ def unshown_questions(rounds: ThreadRounds, shown: Mapping[int, RoundForm], mess
     return found[::-1][: max(messages, 0)]
 
 
-def take_fitting(forms: Mapping[int, RoundForm], room: int) -> dict[int, RoundForm]:
-    """Return the forms that fit, in order up to the first that does not: more room never loses one."""
-    found: dict[int, RoundForm] = {}
-    for nth, form in forms.items():
-        if form.tokens > room:
-            break
-        room -= form.tokens
-        found[nth] = form
-    return found
-
-
 def share_evenly(wanted: Mapping[int, int], room: int) -> dict[int, int]:
     """Divide `room` by what each claim wants. No claim gets more than it wants."""
     shares: dict[int, int] = {}

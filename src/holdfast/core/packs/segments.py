@@ -31,8 +31,11 @@ from holdfast.records.packs import FrameBreadcrumb, Origin, Segment, SegmentKind
 from holdfast.records.sessions import Summary
 
 Crumb = tuple[FrameBreadcrumb, Origin]
+"""A frame of the ancestry, and the origin of its goal."""
 BREADCRUMBS_ID = "breadcrumbs"
 EARLIER_ID = "earlier"
+EARLIER_TEXT: Final = "[{} earlier messages are not shown{}.]"
+EARLIER_TOOLS: Final = "; search_history finds them, and expand reads them"
 OLDER_ID = "older"
 WINDOW_PART = "window"
 """The part of a manifest's piece that is a summary of messages older than the window."""
@@ -84,13 +87,9 @@ class ItemForm(msgspec.Struct, frozen=True):
         return self.segment.estimated_tokens
 
 
-def order_items(items: Sequence[PackItem]) -> list[PackItem]:
-    """Sort items: those asked for by name first, then by priority and relevance; equal ones stay as they were read."""
-
-    def place(item: PackItem) -> tuple[bool, int, float]:
-        return not (item.mandatory or item.critical), -PRIORITY_SCORE[item.priority], -item.relevance
-
-    return sorted(items, key=place)
+def rank_item(item: PackItem) -> tuple[bool, int, float]:
+    """Return the rank of an item: those asked for by name come first, then by priority and relevance."""
+    return not (item.mandatory or item.critical), -PRIORITY_SCORE[item.priority], -item.relevance
 
 
 class ItemForms(msgspec.Struct):
@@ -243,17 +242,19 @@ def summary_segment(summary: Summary, thread: str, mark: Mark, count: CountMessa
     return make_segment("summary", id, "high", message, count, [origin])
 
 
+def is_covered(stream: str, version: int, known: Sequence[Summary]) -> bool:
+    """Return True if one of these summaries covers the message at a version of a stream."""
+    return any(
+        part.stream == stream and part.first <= version <= part.last for summary in known for part in summary.covers
+    )
+
+
 def marker_segment(left_out: int, count: CountMessage, *, tools: bool) -> Segment:
-    """Return the marker for earlier messages that are neither shown nor summarised."""
-    message = Message(role="user", content=marker_text(left_out, tools=tools), synthetic=True, trust="system")
+    """Return the marker for messages neither shown nor summarised; it names the history tools if the model has them."""
+    text = EARLIER_TEXT.format(left_out, EARLIER_TOOLS if tools else "")
+    message = Message(role="user", content=text, synthetic=True, trust="system")
     origin = Origin(kind="conversation", part="marker", cut=f"{left_out}:{'tools' if tools else ''}")
     return make_segment("conversation", EARLIER_ID, "high", message, count, [origin])
-
-
-def marker_text(left_out: int, *, tools: bool) -> str:
-    """Return the marker's text; it mentions the history tools only if the model has them."""
-    what = f"[{left_out} earlier messages are not shown"
-    return f"{what}; search_history finds them, and expand reads them.]" if tools else f"{what}.]"
 
 
 # handles

@@ -123,22 +123,27 @@ def find_departure(appearances: Sequence[Appearance]) -> Appearance | None:
     return next((after for before, after in reversed(pairs) if before.seen and not after.seen), None)
 
 
+class PackForecast(msgspec.Struct, frozen=True, kw_only=True):
+    """The forecast of a pack built now."""
+
+    look: FactVisibility
+    tools: bool = False
+    """True if the model has tools to read its own history."""
+    budget: int | None = None
+    """A budget with which a pack shows it, if one was found."""
+    refused: str | None = None
+    """The reason why no pack can be made now."""
+
+
 class FactContext(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known about a fact and the pack that would be made now."""
 
-    text: str
     session: str
     thread_stream: str
     found: tuple[Sighting, ...]
-    now: FactVisibility
+    now: PackForecast
     covered_by: str | None = None
-    budget: int | None = None
-    """A budget with which a pack shows it, if one was found."""
-    tools: bool = False
-    """True if the model has tools to read its own history."""
     ended: bool = False
-    refused: str | None = None
-    """The reason why no pack can be made now."""
     erased: int = 0
     nearest: tuple[str, str] | None = None
     """The message with most of these words, and an excerpt of it."""
@@ -161,9 +166,9 @@ def advise(known: FactContext) -> str:
         return _advise_out_of_sight(known)
     if known.ended:
         return "This conversation has ended, so no further pack is made of it. Say it again in a new one."
-    if known.refused is not None:
-        return f"No pack can be made now: {known.refused}"
-    return _advise_visible(known) if known.now.seen else _advise_hidden(known)
+    if known.now.refused is not None:
+        return f"No pack can be made now: {known.now.refused}"
+    return _advise_visible(known) if known.now.look.seen else _advise_hidden(known)
 
 
 def _advise_unsaid(known: FactContext) -> str:
@@ -197,11 +202,11 @@ def _advise_out_of_sight(known: FactContext) -> str:
 
 
 def _advise_visible(known: FactContext) -> str:
-    by = known.now.by
+    by = known.now.look.by
     one = next((one for one in known.found if one.name == by), None)
-    if known.now.state == "recalled":
+    if known.now.look.state == "recalled":
         return f"Nothing: a pack made now shows it in {by}."
-    if known.now.state == "summarised":
+    if known.now.look.state == "summarised":
         return f"Nothing: a pack made now has summary {by}, which repeats it."
     if one is None or one.kind != "message" or one.pinned:
         why = " It is pinned, so every pack does." if one is not None and one.pinned else ""
@@ -213,18 +218,18 @@ def _advise_hidden(known: FactContext) -> str:
     one = find_target(known.found, known.thread_stream)
     if one is None:
         return _advise_other_source(known)
-    if known.now.state == "shortened":
+    if known.now.look.state == "shortened":
         hint = "Say what matters of it again in a short message, and pin that one."
-        if known.budget is not None:
-            hint = f"Raise the budget: session.pack({known.budget}) shows it."
+        if known.now.budget is not None:
+            hint = f"Raise the budget: session.pack({known.now.budget}) shows it."
         return f"It is cut out of what is shown of {one.name}. {hint} {_expand_hint(known, one.name)}"
     if known.covered_by is not None:
-        what = "does not repeat it" if known.now.state == "summarised" else "has no room in this pack"
+        what = "does not repeat it" if known.now.look.state == "summarised" else "has no room in this pack"
         return (
             f"Summary {known.covered_by} stands for {one.name} and {what}. To show it in every pack, "
             f"{_pin_call(known, one)}. {_expand_hint(known, known.covered_by)}"
         )
-    reach = "" if known.budget is None else f" Or raise the budget: session.pack({known.budget}) shows it."
+    reach = "" if known.now.budget is None else f" Or raise the budget: session.pack({known.now.budget}) shows it."
     more = reach or f" {_expand_hint(known, one.name)}"
     return f"{one.name} is older than the window. To keep it in every pack, {_pin_call(known, one)}.{more}"
 
@@ -237,7 +242,7 @@ def _pin_call(known: FactContext, one: Sighting) -> str:
 
 
 def _expand_hint(known: FactContext, name: str) -> str:
-    if known.tools:
+    if known.now.tools:
         return f"The model can read it with its tools: expand {name}."
     return f"With session.packs.history_tools() the model could read it itself: expand {name}."
 
@@ -245,7 +250,8 @@ def _expand_hint(known: FactContext, name: str) -> str:
 def _advise_other_source(known: FactContext) -> str:
     """Advise on a fact that no message says, but evidence, a memory, a summary or the brief does."""
     one = next(one for one in known.found if one.status == "standing")
-    because = describe_reason(known.now.reason) if known.now.reason is not None and known.now.by == one.name else None
+    look, budget = known.now.look, known.now.budget
+    because = describe_reason(look.reason) if look.reason is not None and look.by == one.name else None
     match one.kind:
         case "evidence":
             why = "" if because is None else f", and left out: {because}"
@@ -258,7 +264,7 @@ def _advise_other_source(known: FactContext) -> str:
                 f"session.pack(recall={RECALL_LIMIT}, query=…)."
             )
         case "summary":
-            reach = "Raise the budget" if known.budget is None else f"Raise the budget: session.pack({known.budget})"
+            reach = "Raise the budget" if budget is None else f"Raise the budget: session.pack({budget})"
             return f"Only summary {one.name} says it, and it is not shown. {reach}, or say it again."
     return (
         "It stands in the brief of role main, and this role has another one. "

@@ -3,19 +3,20 @@
 A provider's cache holds the beginning of the last request. A window that slides by a message with every call never
 has the same beginning twice. So a window that was journaled stays where it is until what follows no longer fits, and
 then gives up a part of its share at once. Without a journaled window, it begins at a grid mark, which the next call
-will choose again without knowing of this one.
+will choose again without knowing of this one. The records that go in and out of fitting are here as well.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from holdfast.core.packs.inputs import PackLimits, PackSources
-from holdfast.core.packs.rounds import OUTPUTS_ONLY, RoundForm
-from holdfast.records.packs import LEVELS, Segment
+from holdfast.core.packs.rounds import OUTPUTS_ONLY, RoundForm, ThreadRounds
+from holdfast.core.packs.segments import ItemForm, ItemForms, PackItem
+from holdfast.records.packs import LEVELS, CompactionLevel, Decision, Segment
+from holdfast.records.settings import Settings
 
 MIN_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS = 64, 500
 """The tokens of a summary that is made for a pack."""
@@ -62,6 +63,70 @@ def grid_start(tokens: Sequence[int], places: Sequence[int], room: int) -> int:
     return densest
 
 
+class RequiredPart(msgspec.Struct, frozen=True):
+    """Something that every pack must show, at its shortest."""
+
+    name: str
+    tokens: int
+    helps: str = ""
+    """The advice to make it smaller; empty if only a larger budget helps."""
+    count: int = 0
+    """The number of messages or items, if more than one."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.tokens} ({self.count})" if self.count > 1 else f"{self.name} {self.tokens}"
+
+
+class PackLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits on the size of a pack, and on the movement of its window."""
+
+    budget: int
+    max_messages: int
+    floor: CompactionLevel
+    stickiness: float
+    before: tuple[str, int] | None = None
+    """The oldest message of the window that was journaled last."""
+    settings: Settings
+    """The division of a budget, in hundredths."""
+
+
+class PackSources(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that may be shown."""
+
+    fixed: int
+    """Tokens of the system prompt, tools and notes, and of what a provider puts around a request."""
+    crumbs: Segment | None
+    last_crumb: Segment | None
+    rounds: ThreadRounds
+    complete: bool
+    """True if these are all rounds that no summary covers."""
+    summaries: tuple[Segment, ...]
+    hidden: bool
+    """True if there are messages that neither these rounds nor these summaries stand for."""
+    items: tuple[PackItem, ...]
+    forms: ItemForms
+    marker: Segment
+    """The marker for earlier messages that are not shown, at its longest."""
+    summarise: Callable[[int, int], Segment | None] = lambda first, room: None
+    """A function that summarises the messages before a window's first round, in at most so many tokens."""
+    fixed_parts: Callable[[], Sequence[RequiredPart]] = tuple
+    """The parts that `fixed` consists of, for the error if they are too large."""
+
+
+class FitResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The choice of what is shown."""
+
+    level: CompactionLevel
+    crumbs: Segment | None
+    summaries: tuple[Segment, ...]
+    marked: bool
+    rounds: dict[int, RoundForm]
+    start: int
+    """The first round of the window; rounds shown before it are pinned, or questions that the turn answers."""
+    items: tuple[ItemForm, ...]
+    decisions: tuple[Decision, ...]
+
+
 class OlderRounds(msgspec.Struct, frozen=True, kw_only=True):
     """The summaries and rounds that were chosen."""
 
@@ -88,7 +153,7 @@ class OlderChooser(msgspec.Struct, frozen=True):
     def choose(self) -> OlderRounds:
         """Choose as many summaries and rounds as fit, from a place where the window can stay."""
         sources, rounds = self.sources, self.sources.rounds
-        mark = 0 if sources.marker is None else sources.marker.estimated_tokens
+        mark = sources.marker.estimated_tokens
         # No window reaches back to a question older than the unbroken rounds.
         alone = {nth for nth in rounds.all_asked if nth < rounds.unbroken}
         older = [nth for nth in range(rounds.number - 1) if nth not in self.shown and nth not in alone]

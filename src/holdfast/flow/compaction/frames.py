@@ -14,15 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.compaction.strategies import (
-    UNKNOWN_TOKENS,
-    CompactionChoice,
-    CompactionItem,
-    choose_by_policy,
-    choose_by_priority,
-    keep_only,
-    run_strategy,
-)
+from holdfast.core.compaction import strategies
 from holdfast.core.compaction.summary import passage_key, split_texts
 from holdfast.core.frames.budgets import draft_spent
 from holdfast.core.frames.stack import add_clock_events, live_frame
@@ -30,32 +22,10 @@ from holdfast.core.journal.codec import decode_event
 from holdfast.core.numbers import is_number
 from holdfast.core.trust import event_trust, lowest_trust
 from holdfast.errors import BudgetTooSmall, Corrupt, InvalidValue, KeyReused
-from holdfast.flow.compaction import recall, summaries
-from holdfast.flow.compaction.summaries import (
-    SummaryExtras,
-    SummaryPlan,
-    SummaryText,
-    count_saved_tokens,
-    message_counter,
-)
-from holdfast.flow.compaction.threads import (
-    check_config,
-    compact_with_fallback,
-    count_uncovered,
-    flush_scope,
-    plan_compaction,
-    summary_framing,
-)
+from holdfast.flow.compaction import recall, summaries, threads
+from holdfast.flow.compaction.summaries import ExtraDrafts, ModelCalls, SummaryPlan, SummaryText
+from holdfast.flow.frames import read
 from holdfast.flow.frames.lifecycle import change_frame, check_live, match_event
-from holdfast.flow.frames.read import (
-    content_field,
-    find_frame_stream,
-    frame_thread,
-    load_current_state,
-    parse_id,
-    read_event,
-    read_handle_event,
-)
 from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append
 from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.flow.sessions.summaries import find_summary
@@ -86,14 +56,11 @@ def compact_context(
     strict: bool = False,
     key: str | None = None,
 ) -> CompactionResult:
-    """Make the context of a live frame fit a budget, or as small as possible.
-
-    With `strict`, refuse a target that cannot be reached; nothing is written then.
-    """
-    parse_id(frame)
+    """Make the context of a live frame fit a budget, or as small as possible; `strict` refuses to miss the target."""
+    read.parse_id(frame)
     if not is_number(target_budget, least=0):
         raise InvalidValue(f"target_budget must be a number of tokens, 0 or more, not {target_budget!r}.")
-    check_config(env, config)
+    threads.check_config(env, config)
     work = FrameCompaction(env, frame, target_budget, config, strict=strict, key=key)
     earlier = work.find_earlier()
     if earlier is not None:
@@ -104,17 +71,19 @@ def compact_context(
 
 def _summarise_conversation(work: FrameCompaction, summarizer: Summarizer) -> CompactionResult:
     """Let a summary stand for the older part of the frame's conversation."""
-    thread = frame_thread(work.env, work.frame)
-    if load_current_state(work.env, thread).thread is None:
+    thread = read.frame_thread(work.env, work.frame)
+    if read.load_current_state(work.env, thread).thread is None:
         return work.result_without_change(0, NO_CONVERSATION)
-    _, tokens = count_uncovered(work.env, thread)
+    _, tokens = threads.count_uncovered(work.env, thread)
     if tokens <= work.target:
         return work.result_without_change(tokens, WITHIN_TARGET)
     written: list[FrameCompacted] = []
     write = partial(_commit_summary, work, tokens, written)
     config, room = _share_target(work, thread, tokens)
-    calls: summaries.ModelCalls = []
-    summary, failed = compact_with_fallback(work.env, thread, config, summarizer, calls=calls, within=room, write=write)
+    calls: ModelCalls = []
+    summary, failed = threads.compact_with_fallback(
+        work.env, thread, config, summarizer, calls=calls, within=room, write=write
+    )
     used = summaries.sum_calls(work.env, calls)
     if used is not None:  # No attempt made a summary that counts it.
         change_frame(work.env, work.frame, lambda state: [draft_spent(live_frame(state, work.frame), used)])
@@ -130,10 +99,10 @@ def _share_target(work: FrameCompaction, thread: str, tokens: int) -> tuple[Comp
     The newest `keep` rounds stay if they fit the target with any summary at all, which gets the rest. Otherwise the
     summary's share comes first, and fewer rounds stay.
     """
-    config, size = work.config, message_counter(work.env, thread)
-    plan = plan_compaction(work.env, thread, config)
-    gone = 0 if plan is None else count_saved_tokens(plan.messages[plan.covered :], size)
-    most = work.target - (tokens - gone) - summary_framing(work.env, thread)
+    config, size = work.config, summaries.message_counter(work.env, thread)
+    plan = threads.plan_compaction(work.env, thread, config)
+    gone = 0 if plan is None else summaries.count_saved_tokens(plan.messages[plan.covered :], size)
+    most = work.target - (tokens - gone) - threads.summary_framing(work.env, thread)
     if most < 1:
         return config, max(0, work.target - config.summary_tokens)
     return replace(config, summary_tokens=min(config.summary_tokens, most)), None
@@ -145,12 +114,12 @@ def _commit_summary(
     written: list[FrameCompacted],
     plan: SummaryPlan,
     words: SummaryText,
-    also: SummaryExtras,
+    also: ExtraDrafts,
 ) -> Summary:
     """Write the summary and the frame's event in one commit; the compaction has the summary's id."""
     made = summaries.draft_summary(work.env, plan, words)
     noted = summaries.summary_from_draft(plan, made, 0)
-    saved = count_saved_tokens(plan.messages, message_counter(work.env, plan.stream))
+    saved = summaries.count_saved_tokens(plan.messages, summaries.message_counter(work.env, plan.stream))
     final = max(0, tokens - saved) + (noted.tokens or 0)
     work.check_target(final)
     facts = FrameCompacted(
@@ -167,13 +136,13 @@ def _commit_summary(
     def decide(states: States) -> Drafts:
         frame = work.live_frame(states)
         summaries.check_unchanged(work.env, plan, states)
-        drafts = {stream: list(events) for stream, events in also.drafts(noted.id).items()}
+        drafts = {stream: list(events) for stream, events in also(noted.id).items()}
         drafts[plan.stream] = [*drafts.get(plan.stream, ()), made]
         if words.usage is not None:
             drafts[work.stream] = [*drafts.get(work.stream, ()), draft_spent(frame, words.usage)]
         return work.frame_drafts(states, facts, drafts)
 
-    changed = work.commit(decide, plan.stream, *also.streams)
+    changed = work.commit(decide, plan.stream, plan.flushed or plan.stream)
     written.append(changed.last_facts("frame.compacted"))
     if changed.repeated or changed.appended is None:
         return find_summary(work.env, plan.stream, written[-1].compaction)
@@ -184,7 +153,7 @@ def _commit_summary(
 def _detach_evidence(work: FrameCompaction) -> CompactionResult:
     """Detach the evidence that the strategy chooses, until the rest is within the target."""
     compaction = ulid_text(work.env.ids.ulid())
-    last: list[CompactionChoice] = []
+    last: list[strategies.CompactionChoice] = []
 
     def decide(states: States) -> Drafts:
         found = _list_evidence(work.env, work.stream, work.live_frame(states))
@@ -220,12 +189,12 @@ def _detach_evidence(work: FrameCompaction) -> CompactionResult:
     return work.result_of(facts, note=None if facts.reached_target else ONLY_CRITICAL)
 
 
-def _choose_evidence(work: FrameCompaction, found: Sequence[FrameEvidence]) -> CompactionChoice:
+def _choose_evidence(work: FrameCompaction, found: Sequence[FrameEvidence]) -> strategies.CompactionChoice:
     items, name = [one.item for one in found], work.config.strategy
     if name == "priority":
-        return choose_by_priority(items, work.target)
+        return strategies.choose_by_priority(items, work.target)
     if name == "policy_trim":
-        return choose_by_policy(items, work.target)
+        return strategies.choose_by_policy(items, work.target)
     held = frozenset(item.id for item in items if item.held)
     segments = [
         Segment(
@@ -238,14 +207,14 @@ def _choose_evidence(work: FrameCompaction, found: Sequence[FrameEvidence]) -> C
         )
         for one in found
     ]
-    kept = run_strategy(name, work.env.strategies[name], segments, work.target, held)
-    return keep_only(items, [segment.id for segment in kept])
+    kept = strategies.run_strategy(name, work.env.strategies[name], segments, work.target, held)
+    return strategies.keep_only(items, [segment.id for segment in kept])
 
 
 class FrameEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """An attached handle with its known text and trust, and the events that hold them."""
 
-    item: CompactionItem
+    item: strategies.CompactionItem
     text: str
     trust: str
     sources: tuple[tuple[str, int], ...]
@@ -258,15 +227,15 @@ def _list_evidence(env: Env, stream: str, frame: FrameState) -> list[FrameEviden
     for handle in sorted(frame.handles.values(), key=lambda one: one.position):
         if handle.removed is not None:
             continue
-        own, held = read_event(env, stream, handle.version), read_handle_event(env, stream, handle.version)
+        own, held = read.read_event(env, stream, handle.version), read.read_handle_event(env, stream, handle.version)
         if own is None or held is None:
             raise Corrupt(f"The event of handle {handle.id} is missing. Run `holdfast verify`.")
-        body = content_field(held, "body")
+        body = read.content_field(held, "body")
         tokens = handle.tokens
         if tokens is None:
-            tokens = count(body) if isinstance(body, str) else UNKNOWN_TOKENS
+            tokens = count(body) if isinstance(body, str) else strategies.UNKNOWN_TOKENS
         call = own.facts.call or held.facts.call
-        item = CompactionItem(
+        item = strategies.CompactionItem(
             id=handle.id,
             score=handle.priority,
             position=handle.position,
@@ -275,7 +244,10 @@ def _list_evidence(env: Env, stream: str, frame: FrameState) -> list[FrameEviden
             held=call in frame.calls,
             done=call is not None and call not in frame.calls,
         )
-        told = [content_field(held, "description"), body if isinstance(body, str) else content_field(held, "target")]
+        told = [
+            read.content_field(held, "description"),
+            body if isinstance(body, str) else read.content_field(held, "target"),
+        ]
         text = "\n".join(one for one in told if isinstance(one, str))
         trust = lowest_trust(event_trust(own), event_trust(held))
         sources = ((own.stream, own.version), (held.stream, held.version))
@@ -291,9 +263,9 @@ class FrameCompaction:
     ) -> None:
         self.env, self.frame, self.target, self.config = env, frame, target, config
         self._strict, self._key = strict, None if key is None else check_key(key)
-        self.stream = find_frame_stream(env, frame)
-        check_live(env, load_current_state(env, self.stream), frame)
-        self.scope = flush_scope(env, self.stream, config)
+        self.stream = read.find_frame_stream(env, frame)
+        check_live(env, read.load_current_state(env, self.stream), frame)
+        self.scope = threads.flush_scope(env, self.stream, config)
 
     def live_frame(self, states: States) -> FrameState:
         """Return the frame as it is now; refuse one that has ended."""
@@ -311,7 +283,7 @@ class FrameCompaction:
         if not compacted:
             return None
         facts: FrameCompacted = compacted[0].facts
-        thread = frame_thread(self.env, self.frame)
+        thread = read.frame_thread(self.env, self.frame)
         made = find_summary(self.env, thread, facts.compaction) if facts.summarized else None
         return self.result_of(facts, made)
 

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -28,15 +28,8 @@ from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.core.numbers import is_number
 from holdfast.core.values import discard_awaitable, exception_text, is_async
 from holdfast.errors import BudgetExhausted, Closed, InvalidValue, SummaryFailed
+from holdfast.flow.compaction import threads
 from holdfast.flow.compaction.summaries import ModelCalls
-from holdfast.flow.compaction.threads import (
-    check_config,
-    compact_thread,
-    compact_with_fallback,
-    count_uncovered,
-    flush_scope,
-    last_covered_position,
-)
 from holdfast.flow.journal import telemetry
 from holdfast.flow.journal.append import load_state
 from holdfast.flow.sessions.append import resolve_session_stream, thread_tokenizer
@@ -90,7 +83,7 @@ def add_rule(
     """
     rule = check_rule(env, given, choose, awaits=wait is not None)
     if isinstance(rule.action, CompactionConfig):
-        flush_scope(env, session, rule.action)  # A store that cannot be used is refused here.
+        threads.flush_scope(env, session, rule.action)  # A store that cannot be used is refused here.
     place = (env.tenant, session)
     standing = env.rules.setdefault(place, SessionRules(choose))
     standing.choose, standing.wait = choose, wait or standing.wait
@@ -117,44 +110,30 @@ def rules_of(env: Env, session: str) -> tuple[Rule, ...]:
     return () if standing is None else standing.rules
 
 
-def forget_rules(env: Env, session: str) -> None:
-    """Drop the rules of a session that has ended for good."""
-    env.rules.pop((env.tenant, session), None)
-
-
 def recall_settings(env: Env, stream: str) -> tuple[int, tuple[str, ...]]:
     """Return how many memories a pack recalls, and from which scopes: those its rules flush to, or its session's."""
     session = resolve_session_stream(env, stream)
     if not env.rules:
         return 0, (session,)
     configs = [rule.action for rule in rules_of(env, session) if isinstance(rule.action, CompactionConfig)]
-    found = [flush_scope(env, stream, config) for config in configs]
+    found = [threads.flush_scope(env, stream, config) for config in configs]
     scopes = tuple(dict.fromkeys(scope for scope in found if scope is not None))
     return max((config.recall for config in configs), default=0), scopes or (session,)
 
 
-def fire_after_append(env: Env, stream: str, new: Sequence[Message]) -> tuple[RuleOutcome, ...]:
-    """Evaluate the rules of a thread after an append. Never raises for a rule's error."""
-    if not env.rules:
-        return ()
-    return _fire_rules(env, Occasion(kind="appended", stream=stream, new=tuple(new)))
-
-
-def fire_before_call(env: Env, stream: str, packed: AssembledPack) -> tuple[RuleOutcome, ...]:
-    """Evaluate the rules of a thread before its pack goes to a model. A guard may refuse the call."""
-    if not env.rules:
-        return ()
-    return _fire_rules(env, Occasion(kind="packed", stream=stream, packed=packed))
-
-
-def _fire_rules(env: Env, occasion: Occasion) -> tuple[RuleOutcome, ...]:
-    standing = env.rules.get((env.tenant, resolve_session_stream(env, occasion.stream)))
+def fire_rules(
+    env: Env, stream: str, new: Sequence[Message] = (), packed: AssembledPack | None = None
+) -> tuple[RuleOutcome, ...]:
+    """Evaluate the rules of a thread after an append, or before its pack goes to a model. Only a guard refuses."""
+    standing = env.rules.get((env.tenant, resolve_session_stream(env, stream))) if env.rules else None
     if standing is None:
         return ()
-    rules, packed = standing.rules, occasion.packed
-    for rule in rules if packed is not None else ():
-        if isinstance(rule.action, BudgetGuard) and _is_due(env, standing, rule, occasion):
-            check_guard(env, occasion.stream, rule, packed)  # type: ignore[arg-type]
+    rules = standing.rules
+    kind: Literal["appended", "packed"] = "appended" if packed is None else "packed"
+    occasion = Occasion(kind=kind, stream=stream, new=tuple(new), packed=packed)
+    for rule in rules:
+        if packed is not None and isinstance(rule.action, BudgetGuard) and _is_due(env, standing, rule, occasion):
+            check_guard(env, stream, rule, packed)
     if is_rule_running():
         return ()
     fired: list[RuleOutcome] = []
@@ -223,9 +202,8 @@ def _start_compaction(env: Env, standing: SessionRules, rule: Rule, occasion: Oc
             standing.missed.discard(stream)
             try:
                 with mark_rule_running():
-                    found = _fire_rule(env, standing, once, later, ())
-                    while found is not None and found.error is None:
-                        found = _fire_rule(env, standing, once, later, ())
+                    while (found := _fire_rule(env, standing, once, later, ())) is not None and found.error is None:
+                        pass
             finally:
                 leases.blocks.discard(here)
             entered = stream in standing.missed and leases.enter_block(*here)
@@ -250,24 +228,20 @@ def _await_result(standing: SessionRules, rule: Rule, made: Any) -> Any:
 
 
 def _is_due(env: Env, standing: SessionRules, rule: Rule, occasion: Occasion) -> bool:
-    stream = occasion.stream
-    tally: ThreadTally | None = None
-    if any(isinstance(one, MessagesOver | TokensOver) for one in rule.triggers):
-        every = (trigger for known in standing.rules for trigger in known.triggers if isinstance(trigger, TokensOver))
-        most = max((token_limit(env, stream, one.n) for one in every), default=None)
-        tally = standing.update_tally(env, stream, occasion.new, most)
-    return any(_is_triggered(env, one, occasion, tally) for one in rule.triggers)
+    return any(_is_triggered(env, standing, one, occasion) for one in rule.triggers)
 
 
-def _is_triggered(env: Env, trigger: Trigger, occasion: Occasion, tally: ThreadTally | None) -> bool:
-    if isinstance(trigger, Always):
-        return True
-    if isinstance(trigger, PackOverBudget):
-        return _has_overflow(occasion)
-    assert tally is not None, "a trigger that counts is given a tally"
-    if isinstance(trigger, MessagesOver):
-        return tally.messages > trigger.n
-    return (tally.tokens or 0) > token_limit(env, occasion.stream, trigger.n)
+def _is_triggered(env: Env, standing: SessionRules, trigger: Trigger, occasion: Occasion) -> bool:
+    match trigger:
+        case Always():
+            return True
+        case PackOverBudget():
+            return _has_overflow(occasion)
+    stream, every = occasion.stream, [one for known in standing.rules for one in known.triggers]
+    most = max((token_limit(env, stream, one.n) for one in every if isinstance(one, TokensOver)), default=None)
+    tally = standing.update_tally(env, stream, occasion.new, most)
+    counted = tally.messages if isinstance(trigger, MessagesOver) else tally.tokens or 0
+    return counted > token_limit(env, stream, trigger.n)
 
 
 def _has_overflow(occasion: Occasion) -> bool:
@@ -302,26 +276,26 @@ def _compact_to_limits(
     failed: list[str] = []
 
     def force(config: CompactionConfig, within: int | None = None) -> None:
-        summary, errors = compact_with_fallback(env, stream, config, summarizer, calls=calls, within=within)
+        summary, errors = threads.compact_with_fallback(env, stream, config, summarizer, calls=calls, within=within)
         made.append(summary)
         if summary is not None or not all(getattr(error, "longer", False) for error in errors.values()):
             failed.extend(f"{strategy}: {error}" for strategy, error in errors.items())
 
-    messages, _ = count_uncovered(env, stream)
+    messages, _ = threads.count_uncovered(env, stream)
     most, soft, tokens = config.max_messages, config.threshold, config.max_tokens
     if most is not None and messages > most:
         force(config)
     elif packed or (soft is not None and messages > soft) or (soft is None and most is None and tokens is None):
         try:
-            made.append(compact_thread(env, stream, config, summarizer, calls=calls))
+            made.append(threads.compact_thread(env, stream, config, summarizer, calls=calls))
         except SummaryFailed as error:
             if not error.longer:
                 raise  # Otherwise there is too little to summarise so far, which is no failure.
-    if most is not None and count_uncovered(env, stream)[0] > most:
+    if most is not None and threads.count_uncovered(env, stream)[0] > most:
         force(replace(config, strategy="truncate_at", keep=max(1, int(most * TARGET_SHARE))))
     if tokens is not None:
         limit = token_limit(env, stream, tokens)
-        if count_uncovered(env, stream, enough=limit)[1] > limit:
+        if threads.count_uncovered(env, stream, enough=limit)[1] > limit:
             force(replace(config, keep=KEEP_ALL_ROUNDS), within=int(limit * TARGET_SHARE))
     return [summary for summary in made if summary is not None], failed
 
@@ -419,7 +393,7 @@ def _to_rule(env: Env, given: Any) -> Any:
             raise InvalidValue(f"{given!r:.60} is not a preset. Known presets: {', '.join(PRESETS)}.")
         given = PRESETS[given]
     if isinstance(given, CompactionConfig):
-        check_config(env, given)  # Check it before its triggers are read.
+        threads.check_config(env, given)  # Check it before its triggers are read.
         return Rule(COMPACTION, given.triggers or (PackOverBudget(),), given)
     if isinstance(given, BudgetGuard):
         return Rule(GUARD, Always(), given)
@@ -430,7 +404,7 @@ def _to_rule(env: Env, given: Any) -> Any:
 
 def _check_action(env: Env, action: Any) -> None:
     if isinstance(action, CompactionConfig):
-        check_config(env, action)
+        threads.check_config(env, action)
     elif isinstance(action, BudgetGuard):
         for name in ("tokens", "cost", "pack"):
             number = getattr(action, name)
@@ -454,10 +428,7 @@ class ThreadTally(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int | None
     """None until requested. Counting stops above the requested limit, so it may be a lower bound."""
     covered: int
-    total_messages: int
-    """The number of messages in the thread."""
-    edited: int
-    floor: int
+    thread: ThreadState
 
 
 class SessionRules:
@@ -481,28 +452,17 @@ class SessionRules:
     ) -> ThreadTally:
         """Return a thread's tally after some new messages, with its tokens counted up to `tokens` if given."""
         thread = load_state(env, stream).thread or ThreadState()
-        found = self._tallies.get(stream)
-        if found is not None and (found.edited, found.floor) == (thread.edited, thread.floor):
-            counted = found.tokens
-            if found.total_messages + len(new) != thread.messages:
-                # Others have written as well.
-                counted = None if found.total_messages != thread.messages else counted
-            elif counted is not None:
-                counted += sum(message.tokens or 0 for message in new)
-            found = replace(found, tokens=counted, total_messages=thread.messages)
+        known, counted = self._tallies.get(stream), None
+        if known is None or (known.thread.edited, known.thread.floor) != (thread.edited, thread.floor):
+            covered = threads.last_covered_position(env, stream)
         else:
-            found = ThreadTally(
-                messages=0,
-                tokens=None,
-                covered=last_covered_position(env, stream),
-                total_messages=thread.messages,
-                edited=thread.edited,
-                floor=thread.floor,
-            )
-        if tokens is not None and found.tokens is None:
-            found = replace(found, tokens=count_uncovered(env, stream, enough=tokens)[1])
-        found = replace(found, messages=max(0, thread.messages - found.covered))
-        self._tallies[stream] = found
+            covered, grown = known.covered, thread.messages - known.thread.messages
+            if known.tokens is not None and grown in (0, len(new)):  # Otherwise others have written as well.
+                counted = known.tokens + sum(message.tokens or 0 for message in new if grown)
+        if tokens is not None and counted is None:
+            counted = threads.count_uncovered(env, stream, enough=tokens)[1]
+        messages = max(0, thread.messages - covered)
+        found = self._tallies[stream] = ThreadTally(messages=messages, tokens=counted, covered=covered, thread=thread)
         return found
 
     def is_idle(self, stream: str, rule: str, thread: ThreadState) -> bool:

@@ -14,18 +14,19 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.numbers import is_number
-from holdfast.core.sessions.rounds import SUMMARY_PREFIX, group_rounds, repair_messages
+from holdfast.core.packs.segments import is_covered
+from holdfast.core.sessions.rounds import SUMMARY_PREFIX, group_rounds
 from holdfast.core.sessions.tokens import CountMessage, Framing, framing_of, message_tokens
-from holdfast.errors import Conflict, InvalidValue, SessionClosed, SummaryFailed
+from holdfast.core.trust import lowest_trust
+from holdfast.errors import Conflict, SessionClosed, SummaryFailed
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal import redact
 from holdfast.flow.journal.append import Drafts, States, decide_and_append
 from holdfast.flow.sessions.append import add_cost, thread_tokenizer
 from holdfast.flow.sessions.read import MessageLocation, iter_places, leading_instructions, load_messages, thread_state
-from holdfast.flow.sessions.summaries import build_summary, is_covered, iter_summaries
+from holdfast.flow.sessions.summaries import build_summary, iter_summaries
 from holdfast.ports import SUMMARY_CALLS, Env, Tokenizer
-from holdfast.records.events.envelope import TRUST_LEVELS, Draft
+from holdfast.records.events.envelope import Draft
 from holdfast.records.events.sessions import MessageSpan, SummaryContent, SummaryMade
 from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Message
@@ -35,8 +36,10 @@ from holdfast.records.scope import Scope
 from holdfast.records.sessions import Summary
 from holdfast.records.usage import NO_USAGE, Usage
 
-Keep = int | Callable[[Sequence[Message]], int]
-"""The number of newest rounds to keep, or a function of the uncovered messages that returns it."""
+Keep = Callable[[Sequence[Message]], int]
+"""A function of the uncovered messages that returns the number of newest rounds to keep."""
+ExtraDrafts = Callable[[str], Mapping[str, Sequence[Draft]]]
+"""A function that returns the events to write before the summary of an id, by stream."""
 ModelCalls = list[tuple[str, Usage]]
 """Model calls that no summary counts yet: the names of the models, and what each call used."""
 
@@ -60,13 +63,6 @@ class SummaryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The scope that passages of the messages are written to, if any."""
     erasures: int = 0
     """The version of the stream that records erasures, before the messages were read."""
-
-
-class SummaryExtras(msgspec.Struct, frozen=True, kw_only=True):
-    """Events written in the same commit as a summary: before it in its stream, and in further streams."""
-
-    streams: tuple[str, ...]
-    drafts: Callable[[str], Mapping[str, Sequence[Draft]]]
 
 
 class SummaryText(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,8 +105,6 @@ def plan_summary(env: Env, stream: str, *, keep: Keep, whole: bool = False) -> S
     With `whole`, include covered rounds: one summary for all, made from the originals. Without it, the newest summaries
     are merged as soon as there are enough of similar size, so that few cover a long thread.
     """
-    if not callable(keep) and not is_number(keep, least=0):
-        raise InvalidValue(f"keep must be a number of rounds, 0 or more, not {keep!r}.")
     erasures = env.journal.head(env.tenant, Scope.GLOBAL.text)
     state = load_current_state(env, stream)
     thread = thread_state(env, stream)
@@ -157,7 +151,7 @@ def _measure_uncovered(
     end = takewhile(lambda place: not is_covered(*place.key, known), iter_places(env, stream))
     found = [one for one in end if one.key not in first][::-1]
     messages = load_messages(env, found)
-    return found, messages, _count_older(messages, keep(messages) if callable(keep) else keep)
+    return found, messages, _count_older(messages, keep(messages))
 
 
 def _pick_mergeable(new: int, older: Iterator[Summary]) -> tuple[list[Summary], list[Summary]]:
@@ -188,17 +182,17 @@ def _count_older(messages: Sequence[Message], keep: int) -> int:
     return end
 
 
-def write_summary(env: Env, plan: SummaryPlan, words: SummaryText, *, also: SummaryExtras | None = None) -> Summary:
+def write_summary(env: Env, plan: SummaryPlan, words: SummaryText, *, also: ExtraDrafts) -> Summary:
     """Write the summary of a plan; raise Conflict if the range has changed."""
     made = draft_summary(env, plan, words)
 
     def decide(states: States) -> Drafts:
         check_unchanged(env, plan, states)
-        more = {} if also is None else also.drafts(made.facts.summary)  # type: ignore[attr-defined]
+        more = also(made.facts.summary)  # type: ignore[attr-defined]
         return {**more, plan.stream: [*more.get(plan.stream, ()), made]}
 
-    streams = (plan.stream, *(() if also is None else also.streams))
-    changed = decide_and_append(env, tuple(dict.fromkeys(streams)), decide)
+    streams = tuple(dict.fromkeys((plan.stream, plan.flushed or plan.stream)))
+    changed = decide_and_append(env, streams, decide)
     return summary_from_draft(plan, made, changed.version_of("summary.made"))
 
 
@@ -212,17 +206,14 @@ def draft_summary(env: Env, plan: SummaryPlan, words: SummaryText) -> Draft:
     tokenizer, info = thread_tokenizer(env, plan.stream)
     tokens = count_summary_tokens(text, tokenizer, framing_of(info.provider, info.name))
     check_shorter(plan.messages, tokens, message_counter(env, plan.stream))
-    own = next((one for one in plan.covers if one.stream == plan.stream), MessageSpan(plan.stream, 0, 0))
-    facts = SummaryMade(
+    facts = summary_facts(
+        plan.stream,
+        plan.covers,
+        plan.messages,
         summary=ulid_text(env.ids.ulid()),
-        first=own.first,
-        last=own.last,
-        shared=tuple(one for one in plan.covers if one.stream != plan.stream),
         at_version=plan.at_version,
-        messages=len(plan.messages),
         tokens=tokens,
         tokenizer=tokenizer.name,
-        trust=max((one.trust for one in plan.messages), key=TRUST_LEVELS.index, default="external"),
         method=words.method,
         level=str(words.level),
         replaces=plan.replaces,
@@ -230,6 +221,19 @@ def draft_summary(env: Env, plan: SummaryPlan, words: SummaryText) -> Draft:
         usage=words.usage,
     )
     return Draft(type="summary.made", facts=facts, content=SummaryContent(text=text, state=state))
+
+
+def summary_facts(stream: str, covers: Sequence[MessageSpan], messages: Sequence[Message], **more: Any) -> SummaryMade:
+    """Return the facts of a summary of messages that lie in some spans."""
+    own = next((one for one in covers if one.stream == stream), MessageSpan(stream, 0, 0))
+    return SummaryMade(
+        first=own.first,
+        last=own.last,
+        shared=tuple(one for one in covers if one.stream != stream),
+        messages=len(messages),
+        trust=lowest_trust(*(message.trust for message in messages)),
+        **more,
+    )
 
 
 def check_unchanged(env: Env, plan: SummaryPlan, states: States) -> None:
@@ -245,21 +249,14 @@ def check_unchanged(env: Env, plan: SummaryPlan, states: States) -> None:
         )
 
 
-def summary_from_draft(plan: SummaryPlan, made: Draft, version: int) -> Summary:
+def summary_from_draft(plan: SummaryPlan, made: Any, version: int) -> Summary:
     """Return a summary that was just written, without reading it back."""
-    facts: Any = made.facts
-    content: Any = made.content
-    return build_summary(plan.stream, version, facts, content)
+    return build_summary(plan.stream, version, made.facts, made.content)
 
 
 def count_summary_tokens(text: str, tokenizer: Tokenizer, framing: Framing) -> int:
     """Count the tokens of a summary as it is shown."""
     return message_tokens(Message(role="user", content=SUMMARY_PREFIX + text), tokenizer.count, framing)
-
-
-def source_messages(plan: SummaryPlan) -> list[Message]:
-    """Return the original messages for a summarizer: valid, with every call next to its result."""
-    return repair_messages(plan.messages).messages
 
 
 def message_counter(env: Env, stream: str) -> CountMessage:

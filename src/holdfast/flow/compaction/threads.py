@@ -20,26 +20,16 @@ from holdfast.core.compaction.state_extract import extract_state, render_state
 from holdfast.core.compaction.strategies import count_rounds_within, make_segments, omission_note, run_strategy
 from holdfast.core.compaction.summary import fit_tokens, reduce_by_policy, reduce_by_priority, reduce_to, split_messages
 from holdfast.core.numbers import is_number
+from holdfast.core.packs.segments import is_covered
+from holdfast.core.sessions.rounds import repair_messages
 from holdfast.core.sessions.tokens import framing_of
 from holdfast.errors import Conflict, InvalidValue, SummaryFailed, TooLarge
 from holdfast.flow.compaction import recall, summaries
-from holdfast.flow.compaction.mirror import mirror_passages, storage_of
-from holdfast.flow.compaction.summaries import (
-    SMALL_SUMMARY_TOKENS,
-    ModelCalls,
-    SummaryExtras,
-    SummaryPlan,
-    SummaryText,
-    collect_calls,
-    count_saved_tokens,
-    count_summary_tokens,
-    message_counter,
-    source_messages,
-    sum_calls,
-)
+from holdfast.flow.compaction.recall import mirror_passages, storage_of
+from holdfast.flow.compaction.summaries import ExtraDrafts, ModelCalls, SummaryPlan, SummaryText
 from holdfast.flow.sessions.append import resolve_session_stream, thread_tokenizer
 from holdfast.flow.sessions.read import MessageLocation, iter_places, iter_places_after, load_messages
-from holdfast.flow.sessions.summaries import is_covered, iter_summaries
+from holdfast.flow.sessions.summaries import iter_summaries
 from holdfast.ports import Env, Summarizer
 from holdfast.records.batches import RowQuery
 from holdfast.records.compaction import STRATEGIES, CompactionConfig
@@ -89,9 +79,8 @@ def _make_summary_text(env: Env, plan: SummaryPlan, config: CompactionConfig, su
     match name:
         case "summarise_oldest":
             most = token_allowance(env, plan, config, summarizer.name)
-            text = run_with_timeout(
-                config.timeout, lambda: summarizer.summarise(source_messages(plan), max_tokens=most)
-            )
+            originals = repair_messages(messages).messages
+            text = run_with_timeout(config.timeout, lambda: summarizer.summarise(originals, max_tokens=most))
             return summarizer_text(config, text, summarizer.name, count)
         case "extract_state":
             state, level = extract_state(messages), CompactionLevel.MODERATE
@@ -102,8 +91,11 @@ def _make_summary_text(env: Env, plan: SummaryPlan, config: CompactionConfig, su
         case "priority" | "policy_trim":
             reduce = reduce_by_priority if name == "priority" else reduce_by_policy
             text, level = reduce(messages, token_allowance(env, plan, config), count)
-        case _:
-            text, level = _run_custom_strategy(env, plan, config)
+        case _:  # The segments that a caller's own strategy keeps are quoted, the rest is left out.
+            given = make_segments(messages, plan.stream, summaries.message_counter(env, plan.stream))
+            kept = {one.id for one in run_strategy(name, env.strategies[name], given, config.summary_tokens)}
+            stay = {id(message) for segment in given if segment.id in kept for message in segment.messages}
+            text, level = reduce_to(messages, {at for at, message in enumerate(messages) if id(message) in stay})
     return SummaryText(text=text, strategy=name, method=name, level=level, state=state)
 
 
@@ -111,29 +103,20 @@ def token_allowance(env: Env, plan: SummaryPlan, config: CompactionConfig, metho
     """Return the tokens a text may take. Our own must be small, or shorter than the messages it covers."""
     if method != BUILT_IN_SUMMARIZER:
         return config.summary_tokens
-    saved = count_saved_tokens(plan.messages, message_counter(env, plan.stream))
-    return min(config.summary_tokens, max(saved, SMALL_SUMMARY_TOKENS) - summary_framing(env, plan.stream))
+    saved = summaries.count_saved_tokens(plan.messages, summaries.message_counter(env, plan.stream))
+    return min(config.summary_tokens, max(saved, summaries.SMALL_SUMMARY_TOKENS) - summary_framing(env, plan.stream))
 
 
 def summary_framing(env: Env, stream: str) -> int:
     """Return the tokens that a pack needs for a summary beyond those of its text."""
     tokenizer, info = thread_tokenizer(env, stream)
-    return COUNT_SLACK + count_summary_tokens("", tokenizer, framing_of(info.provider, info.name))
+    return COUNT_SLACK + summaries.count_summary_tokens("", tokenizer, framing_of(info.provider, info.name))
 
 
 def summarizer_text(config: CompactionConfig, text: str, method: str, count: Callable[[str], int]) -> SummaryText:
     """Return a summarizer's text, cut to its allowance, which not every model keeps to."""
     short = fit_tokens(text, config.summary_tokens, count)
     return SummaryText(text=short, strategy=config.strategy, method=method, level=CompactionLevel.MODERATE)
-
-
-def _run_custom_strategy(env: Env, plan: SummaryPlan, config: CompactionConfig) -> tuple[str, CompactionLevel]:
-    """Run a caller's own strategy: the segments it keeps are quoted, the rest is left out."""
-    given = make_segments(plan.messages, plan.stream, message_counter(env, plan.stream))
-    kept = run_strategy(config.strategy, env.strategies[config.strategy], given, config.summary_tokens)
-    names = {segment.id for segment in kept}
-    stay = {id(message) for segment in given if segment.id in names for message in segment.messages}
-    return reduce_to(plan.messages, {at for at, message in enumerate(plan.messages) if id(message) in stay})
 
 
 def run_with_timeout(seconds: float | None, work: Callable[[], str]) -> str:
@@ -167,7 +150,7 @@ def timeout_error(seconds: float) -> SummaryFailed:
     return SummaryFailed(f"The summarizer took longer than {seconds:g} seconds. Nothing was changed; try again.")
 
 
-SummaryWriter = Callable[[SummaryPlan, SummaryText, SummaryExtras], Summary]
+SummaryWriter = Callable[[SummaryPlan, SummaryText, ExtraDrafts], Summary]
 """A function that writes a summary together with something else."""
 
 
@@ -189,7 +172,7 @@ def compact_thread(
     """
     check_config(env, config)
     calls = [] if calls is None else calls
-    with collect_calls(env, calls):
+    with summaries.collect_calls(env, calls):
         for attempt in range(1, COMPACT_TRIES + 1):
             plan = plan_compaction(env, stream, config, within=within, whole=whole)
             if plan is None:
@@ -198,7 +181,7 @@ def compact_thread(
             if config.max_length is not None:
                 words = replace(words, text=fit_text(words.text, config.max_length, len))
             try:
-                made = write_compaction(env, plan, replace(words, usage=sum_calls(env, calls)), config, write)
+                made = write_compaction(env, plan, replace(words, usage=summaries.sum_calls(env, calls)), config, write)
             except Conflict:
                 if attempt == COMPACT_TRIES:
                     raise
@@ -233,7 +216,7 @@ def plan_compaction(
     env: Env, stream: str, config: CompactionConfig, *, within: int | None = None, whole: bool = False
 ) -> SummaryPlan | None:
     """Plan the messages to cover: whole rounds before those that stay and before any open call."""
-    size = message_counter(env, stream)
+    size = summaries.message_counter(env, stream)
 
     def keep(messages: Sequence[Message]) -> int:
         most = config.keep
@@ -247,7 +230,11 @@ def plan_compaction(
 
 
 def write_compaction(
-    env: Env, plan: SummaryPlan, words: SummaryText, config: CompactionConfig, write: SummaryWriter | None = None
+    env: Env,
+    plan: SummaryPlan,
+    words: SummaryText,
+    config: CompactionConfig,
+    write: SummaryWriter | None = None,
 ) -> Summary:
     """Write the summary with the flushed passages, and with a pin on the user's goal."""
     goal = _find_goal(env, plan) if config.keep_goal else None
@@ -275,10 +262,9 @@ def write_compaction(
             found[plan.stream] = [*found.get(plan.stream, ()), pinned]
         return found
 
-    also = SummaryExtras(streams=() if scope is None else (scope,), drafts=drafts)
     if write is not None:
-        return write(plan, words, also)
-    return summaries.write_summary(env, plan, words, also=also)
+        return write(plan, words, drafts)
+    return summaries.write_summary(env, plan, words, also=drafts)
 
 
 def flush_scope(env: Env, stream: str, config: CompactionConfig) -> str | None:

@@ -23,7 +23,7 @@ from holdfast.core.packs.briefs import (
     make_erased_fields,
     render_brief,
 )
-from holdfast.core.packs.fences import make_mark
+from holdfast.core.packs.fences import FenceMarks
 from holdfast.core.trust import lowest_trust
 from holdfast.errors import Corrupt, InvalidValue
 from holdfast.flow.frames.read import content_field, iter_ancestors, load_current_state
@@ -102,21 +102,13 @@ def load_brief(
         place = next(iter_ancestors(env, frame.id))
         given = _load_piece(env, Origin(kind="brief", part="inputs", stream=place.stream, first=place.goal))
         pieces += [] if given.erased or given.fields[INPUTS_FIELD] is None else [given]
-    return _render_brief(env, pieces)
+    return render_brief(pieces, FenceMarks(env.journal, env.tenant))
 
 
 def _note_taken_fields(piece: BriefPiece) -> BriefPiece:
     """Note in an entry's origin which fields are taken from it: this could not be told once the entry is erased."""
     taken = ",".join(sorted(piece.fields))
     return replace(piece, origin=replace(piece.origin, cut=taken)) if piece.origin.part == "entry" else piece
-
-
-def _render_brief(env: Env, pieces: Sequence[BriefPiece]) -> Brief:
-    def mark(id: str) -> str:
-        # The secret is read when something is fenced, which most briefs never need.
-        return make_mark(env.journal.secret, env.tenant)(id)
-
-    return render_brief(pieces, mark)
 
 
 def _load_entries(env: Env, scope: str, roles: Sequence[str]) -> dict[str, BriefPiece]:
@@ -150,7 +142,7 @@ def _session_pieces(env: Env, session: str, known: SessionState) -> list[BriefPi
 
 def reload_brief(env: Env, origins: Sequence[Origin]) -> Brief:
     """Reload a brief from the origins of its pieces, ignoring later changes; erased pieces are marked."""
-    return _render_brief(env, [_load_piece(env, origin) for origin in origins])
+    return render_brief([_load_piece(env, origin) for origin in origins], FenceMarks(env.journal, env.tenant))
 
 
 def _load_piece(env: Env, origin: Origin) -> BriefPiece:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, tee
 
-import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.packs.assemble import EvidenceReport
+from holdfast.core.packs.assemble import EvidenceItems
 from holdfast.core.packs.fences import MEMORY_LABEL, evidence_label
 from holdfast.core.packs.segments import PackItem
 from holdfast.core.search.words import fold_text, query_terms
@@ -50,20 +49,9 @@ CopyPieces = tuple[int, tuple[PackedPiece, ...]]
 """A pack's sequence number, and the copies in it."""
 
 
-class EvidenceItems(msgspec.Struct, frozen=True, kw_only=True):
-    """Items to choose from, a report on the others, and outside texts by their artifact names."""
-
-    items: tuple[PackItem, ...] = ()
-    report: EvidenceReport = EvidenceReport()
-    pins: tuple[tuple[str, bytes], ...] = ()
-
-
 def gather_evidence(env: Env, seen: Visibility, asked: PackRequest, room: int) -> EvidenceItems:
-    """Read the frame's evidence, and memories that match the query, or else the user's last question.
-
-    Hold no snapshot here: a source, or embedding the query, may be slow.
-    """
-    known = EvidenceItems(report=EvidenceReport(missing=asked.include))
+    """Read the frame's evidence, and memories that match the query, or else the user's last question."""
+    known = EvidenceItems(missing=asked.include)
     if seen.frame is not None and (seen.frame.handles or asked.include):
         known = _EvidenceReader(env, seen, asked, room).read()
     limit, scopes = rules.recall_settings(env, seen.thread)
@@ -76,8 +64,7 @@ def gather_evidence(env: Env, seen: Visibility, asked: PackRequest, room: int) -
     try:
         found = recall.search_memories(env, scopes, query, limit)
     except HoldfastError as error:
-        failed = {**known.report.failed, "memory": str(error)}
-        return replace(known, report=replace(known.report, failed=failed))
+        return replace(known, failed={**known.failed, "memory": str(error)})
     items = (
         PackItem(
             id=one.id,
@@ -121,13 +108,14 @@ class _EvidenceReader:
                 self._omit(handle, priority, "not_read")
                 continue
             self._read_handle(handle, stream, priority)
-        report = EvidenceReport(
+        return EvidenceItems(
+            items=tuple(self._items),
             missing=tuple(self._missing),
             refused=tuple(self._refused),
             failed=self._failed,
             decisions=tuple(self._decisions),
+            pins=tuple(self._pins.items()),
         )
-        return EvidenceItems(items=tuple(self._items), report=report, pins=tuple(self._pins.items()))
 
     def _iter_handles(self) -> Iterator[tuple[HandleInfo, str]]:
         """Iterate over the frame's handles, most important and newest first, then over ancestors' included ones."""
@@ -152,8 +140,7 @@ class _EvidenceReader:
             found = self._copies.find_shown(handle, stream) or handles.resolve_handle(self._env, stream, handle)
         except EvidenceFailed as error:
             if priority == "critical":
-                could = handles.max_trust(self._env, stream, handle)
-                priority = _cap_priority(priority, could)
+                priority = _cap_priority(priority, handles.max_trust(self._env, stream, handle))
             if priority == "critical":
                 raise
             self._failed[handle.id] = error.reason
@@ -232,7 +219,7 @@ class _EvidenceCopies:
     def __init__(self, env: Env, seen: Visibility) -> None:
         self._env, self._seen = env, seen
         self._above: list[str] | None = None
-        self._threads: dict[str, tuple[list[CopyPieces], Iterator[CopyPieces]]] = {}
+        self._threads: dict[str, Iterator[CopyPieces]] = {}
 
     def find_shown(self, handle: HandleInfo, stream: str) -> HandleText | None:
         """Return a page as it was shown before, so that later calls see the same, or a file out of reach; else None."""
@@ -283,13 +270,9 @@ class _EvidenceCopies:
         """Iterate over a thread's packs, newest first: those already read, then more."""
         if thread not in self._threads:
             packs = islice(iter_packs(self._env, thread), MAX_COPY_PACKS)
-            copies = ((event.seq, tuple(filter(is_copy, event.facts.manifest))) for event in packs)
-            self._threads[thread] = ([], copies)
-        known, more = self._threads[thread]
-        yield from known
-        for pack in more:
-            known.append(pack)
-            yield pack
+            self._threads[thread] = ((event.seq, tuple(filter(is_copy, event.facts.manifest))) for event in packs)
+        self._threads[thread], found = tee(self._threads[thread])
+        return found
 
     def _first_attachment(self, piece: PackedPiece) -> tuple[str, int] | None:
         """Return the stream and version where the handle of a piece was first attached."""

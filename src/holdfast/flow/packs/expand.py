@@ -88,7 +88,8 @@ def _stretch_pieces(env: Env, thread: str, wanted: tuple[MessageSpan, ...]) -> I
                 first, last = max(part.after, stretch.first - 1), min(part.until, stretch.last)
                 for message in iter_segment_messages(env, SharedSegment(part.stream, first, last, part.at)):
                     own = part.stream == thread and stretch is wanted[-1]
-                    yield _message_piece(message, thread, stretch_handle(message.version, last) if own else None)
+                    onwards = stretch_handle(message.version, last) if own else None
+                    yield _message_piece(message, thread, _message_words(message), onwards)
 
 
 def _pieces_by_id(env: Env, thread: str, id: str) -> Iterator[HistoryPiece]:
@@ -101,23 +102,14 @@ def _pieces_by_id(env: Env, thread: str, id: str) -> Iterator[HistoryPiece]:
         summary = next((one for one in iter_summaries(env, thread) if one.id == id.upper()), None)
         return iter(()) if summary is None else _stretch_pieces(env, thread, summary.covers)
     (message,) = load_messages(env, [found])
-    return iter([_message_piece(message, thread, None)])
+    return iter([_message_piece(message, thread, _message_words(message))])
 
 
-def _message_piece(message: Message, thread: str, onwards: str | None) -> HistoryPiece:
-    return HistoryPiece(
-        name=message_handle(message, thread),
-        speaker=_describe_speaker(message),
-        text=_message_words(message),
-        trust=message.trust,
-        next_name=onwards,
-    )
-
-
-def _describe_speaker(message: Message) -> str:
-    """Describe a message by its role and day."""
+def _message_piece(message: Message, thread: str, text: str, onwards: str | None = None) -> HistoryPiece:
     day = time.strftime("%Y-%m-%d", time.gmtime(message.timestamp / 1000))
-    return f"{'tool result' if message.role == 'tool' else message.role}, {day}"
+    speaker = f"{'tool result' if message.role == 'tool' else message.role}, {day}"
+    name = message_handle(message, thread)
+    return HistoryPiece(name=name, speaker=speaker, text=text, trust=message.trust, next_name=onwards)
 
 
 def _message_words(message: Message) -> str:
@@ -166,15 +158,7 @@ def search_mentions(
     """Search a thread, best first. Calls of the tools in `own` are left out: what they found is said elsewhere."""
     looking = LookupFilter(env, own)
     found = search_thread(env, thread, query, limit, counts=lambda event: not looking.is_only_lookup(event))
-    return [
-        HistoryPiece(
-            name=message_handle(result.value, thread),
-            speaker=_describe_speaker(result.value),
-            text=_make_excerpt(result, query, own),
-            trust=result.value.trust,
-        )
-        for result in found
-    ]
+    return [_message_piece(result.value, thread, _make_excerpt(result, query, own)) for result in found]
 
 
 def _make_excerpt(result: SearchResult, query: str, own: frozenset[str]) -> str:

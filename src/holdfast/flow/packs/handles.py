@@ -74,7 +74,7 @@ def resolve_handle(env: Env, frame_stream: str, handle: HandleInfo) -> HandleTex
         # An inherited handle is resolved as it was where it was first attached.
         frame_stream, handle = handle.source_stream, replace(handle, version=handle.source_version)
     try:
-        found = _resolve_body(frame_stream, handle) or _resolve_target(env, frame_stream, handle)
+        found = _resolve_text(env, frame_stream, handle)
     except (Refused, Unsupported, Corrupt) as error:
         reason = str(error)[:MAX_REASON_CHARS]
         raise EvidenceFailed(
@@ -128,22 +128,13 @@ def reload_evidence(env: Env, origin: Origin) -> str | Erased:
     return text
 
 
-def _resolve_body(frame_stream: str, handle: HandleInfo) -> HandleText | None:
-    """Return the body given with the handle, if any: it is in the handle's own event and takes precedence."""
+def _resolve_text(env: Env, frame_stream: str, handle: HandleInfo) -> HandleText:
+    """Return the body given with the handle, which is in its own event and takes precedence, or the target's text."""
     if isinstance(handle.body, Erased) or isinstance(handle.target, Erased):
         raise EvidenceErased
-    if handle.body is None:
-        return None
-    return HandleText(
-        text=cap_text(handle.body),
-        trust=KIND_TRUST.get(handle.kind, "system"),
-        stream=frame_stream,
-        version=handle.version,
-        source="attached text",
-    )
-
-
-def _resolve_target(env: Env, frame_stream: str, handle: HandleInfo) -> HandleText:
+    if handle.body is not None:
+        text, trust = cap_text(handle.body), KIND_TRUST.get(handle.kind, "system")
+        return HandleText(text=text, trust=trust, stream=frame_stream, version=handle.version, source="attached text")
     resolver = RESOLVERS.get(handle.kind)
     if resolver is None:
         raise Unsupported(f"Evidence of the kind {handle.kind!r:.40} is not known to this release. Upgrade holdfast.")

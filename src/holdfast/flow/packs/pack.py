@@ -9,14 +9,13 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.core.frames import stack
-from holdfast.core.packs.assemble import PackMaterial, assemble_pack
-from holdfast.core.packs.briefs import Brief
-from holdfast.core.packs.fences import make_mark
+from holdfast.core.packs import segments
+from holdfast.core.packs.assemble import CountedBrief, EvidenceItems, PackMaterial, assemble_pack
+from holdfast.core.packs.fences import FenceMarks
 from holdfast.core.packs.fit import fit_pack
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
-from holdfast.core.packs.inputs import FitResult, PackLimits, PackSources, RequiredPart
 from holdfast.core.packs.rounds import ThreadRounds
-from holdfast.core.packs.segments import ItemForms, crumb_segments, marker_segment, note_segments, summary_segment
+from holdfast.core.packs.window import FitResult, PackLimits, PackSources, RequiredPart
 from holdfast.core.sessions.rounds import UNLIMITED, ConversationRounds, WindowBounds
 from holdfast.core.sessions.tokens import count_label, framing_of
 from holdfast.errors import BudgetExhausted, BudgetTooSmall
@@ -28,11 +27,10 @@ from holdfast.flow.packs.recent import ThreadTail, TokenCounter
 from holdfast.flow.packs.visibility import PackRequest, Visibility, check_request
 from holdfast.flow.sessions.append import models_port
 from holdfast.flow.sessions.read import thread_state
-from holdfast.flow.sessions.summaries import is_covered
 from holdfast.ports import Env
 from holdfast.records.events.calls import ContextPacked
 from holdfast.records.frames import StreamState
-from holdfast.records.packs import AssembledPack, CompactionLevel, ContextPackMetadata, Segment, WindowKey
+from holdfast.records.packs import AssembledPack, CompactionLevel, ContextPackMetadata, WindowKey
 from holdfast.records.scope import Scope
 from holdfast.records.sessions import SessionState
 
@@ -64,17 +62,6 @@ def build_pack(env: Env, seen: Visibility, asked: PackRequest) -> AssembledPack:
     return made
 
 
-class _CountedBrief(msgspec.Struct, frozen=True, kw_only=True):
-    """A brief with its segments."""
-
-    brief: Brief
-    segment: Segment
-    notes: tuple[Segment, ...]
-    tokens: int
-    """The tokens of all segments."""
-    has_history_tools: bool
-
-
 class _PackBuilder:
     """The builder of one pack."""
 
@@ -82,6 +69,7 @@ class _PackBuilder:
         self, env: Env, seen: Visibility, asked: PackRequest, state: StreamState, session: SessionState | None
     ) -> None:
         self._env, self._seen, self._asked, self._state = env, seen, asked, state
+        self._mark = FenceMarks(env.journal, env.tenant)
         self._messages = 0 if state.thread is None else state.thread.messages
         self._max_messages = UNLIMITED if asked.max_messages is None else asked.max_messages
         models = models_port(env)
@@ -97,17 +85,20 @@ class _PackBuilder:
 
     def _compute_budget(self) -> tuple[int, int, str | None]:
         """Return the requested budget, the allowed budget, and the name of the limit that lowered it, if any."""
+        env, model, asked = self._env, self._model, self._asked.budget
         frame, actor = self._seen.frame, self._seen.actor
-        asked = self._asked.budget
+        most: int = model.input_budget
+        if frame is not None and actor is not None:
+            live = load_current_state(env, actor).frames
+            most = stack.tightest_limits(stack.ancestry(live, frame.id)).context_tokens
+        wanted = budget = asked or most
+        if asked is None and most == model.input_budget:
+            # No budget was given, and the model's whole window may be used, as corrected by what providers reported.
+            factor = models_port(env).calibration(model.name, self._counter.tokenizer.name, tenant=env.tenant)
+            budget = most if factor is None else max(int(most / factor), 1)
         if frame is None or actor is None:
-            return asked or self._model.input_budget, asked or self._calibrate_budget(), None
-        live = load_current_state(self._env, actor).frames
-        most = stack.tightest_limits(stack.ancestry(live, frame.id)).context_tokens
-        wanted = most if asked is None else asked
-        budget, limited_by = (most, "context_tokens") if wanted > most else (wanted, None)
-        if asked is None and most == self._model.input_budget:
-            # No budget was given, and the frame may use its model's whole window: use the calibrated one.
-            budget = self._calibrate_budget()
+            return wanted, budget, None
+        budget, limited_by = (most, "context_tokens") if wanted > most else (budget, None)
         available = frame.tokens.available
         if available is not None and available < budget:
             budget, limited_by = available, "available"
@@ -119,15 +110,7 @@ class _PackBuilder:
             )
         return wanted, budget, limited_by
 
-    def _calibrate_budget(self) -> int:
-        """Return the model's window in tokens as counted here, corrected by the usage that providers reported."""
-        factor = models_port(self._env).calibration(
-            self._model.name, self._counter.tokenizer.name, tenant=self._env.tenant
-        )
-        most = self._model.input_budget
-        return most if factor is None else max(int(most / factor), 1)
-
-    def load_brief(self) -> _CountedBrief:
+    def load_brief(self) -> CountedBrief:
         """Load the brief, from the cache as long as its scopes have not changed."""
         env, seen = self._env, self._seen
         heads = [(scope, env.journal.head(env.tenant, scope)) for scope in seen.scopes]
@@ -136,17 +119,15 @@ class _PackBuilder:
         versions = [at for at in there if at[0] != seen.actor]
         place = (env.tenant, seen.actor or seen.thread, f"{self._asked.role} {self._counter.kept_as}")
         remembered = None if self._has_own_brief() else env.recent
-        known: tuple[list[tuple[str, int]], _CountedBrief] | None = (
-            None if remembered is None else remembered.get(place)
-        )
+        known: tuple[list[tuple[str, int]], CountedBrief] | None = None if remembered is None else remembered.get(place)
         if known is not None and known[0] == versions:
             return known[1]
         brief = briefs.load_brief(
             env, session=seen.session, scopes=[scope for scope, _ in there], role=self._asked.role, frame=seen.frame
         )
         segment = self._counter.brief_segment(brief)
-        notes = note_segments(brief.notes, self._counter.count)
-        counted = _CountedBrief(
+        notes = segments.note_segments(brief.notes, self._counter.count)
+        counted = CountedBrief(
             brief=brief,
             segment=segment,
             notes=notes,
@@ -165,11 +146,7 @@ class _PackBuilder:
             return False
         return frame.inputs is not None or visibility.has_briefs(self._env, actor)
 
-    def _mark(self, id: str) -> str:
-        """Return the mark of a fence. The secret is read only here: most packs fence nothing."""
-        return make_mark(self._env.journal.secret, self._env.tenant)(id)
-
-    def build(self, found: evidence.EvidenceItems, counted: _CountedBrief) -> AssembledPack:
+    def build(self, found: EvidenceItems, counted: CountedBrief) -> AssembledPack:
         """Build the best pack that fits."""
         env, seen, asked, counter, brief = self._env, self._seen, self._asked, self._counter, counted.brief
         wanted = recent.TailRequest(
@@ -180,7 +157,7 @@ class _PackBuilder:
         )
         turn = 0 if seen.frame is None else seen.frame.turn or 0
         tail = recent.read_tail(env, seen.thread, self._state, wanted, counter, turn)
-        crumbs: list[visibility.Crumb] = []
+        crumbs: list[segments.Crumb] = []
         # A turn's goal is in its conversation already, and here it would change the start of every pack.
         if seen.frame is not None and seen.frame.turn is None:
             crumbs = visibility.load_breadcrumbs(env, seen.frame.id)
@@ -190,17 +167,15 @@ class _PackBuilder:
         fitted = self._fit(sources, before)
         standing, made = tail.summaries, None
         if fitted.summaries and fitted.summaries[-1].text in older.found:
-            summary, made = older.found[fitted.summaries[-1].text]
+            segment, summary, made = older.found[fitted.summaries[-1].text]
             standing = (*standing, summary)
-            sources = msgspec.structs.replace(sources, summaries=(*sources.summaries, fitted.summaries[-1]))
+            sources = msgspec.structs.replace(sources, summaries=(*sources.summaries, segment))
         shown = () if before is None else before.manifest
         erased = brief.erased or True in [message.erased for message in tail.messages]
         if before is not None and erased and manifest.has_erasure_since(env, before.at_seq):
             shown = ()  # Content that was erased since is rendered differently now.
         given = PackMaterial(
-            brief=brief,
-            brief_segment=counted.segment,
-            notes=counted.notes,
+            counted=counted,
             crumbs=tuple(crumb for crumb, _ in crumbs),
             standing=standing,
             messages=self._messages,
@@ -211,10 +186,18 @@ class _PackBuilder:
             exact=counter.tokenizer.exact and self._model.known and counter.tokenizer.name == self._model.tokenizer,
             window=self._window,
             limited_by=self._limited_by,
-            metadata=self._make_metadata(brief),
-            report=found.report,
-            has_history_tools=counted.has_history_tools,
-            pins=found.pins,
+            metadata=ContextPackMetadata(
+                pack_id=None,
+                frame_id=None if seen.frame is None else seen.frame.id,
+                scope=seen.thread,
+                role=asked.role,
+                created_at=env.clock.now_ms(),
+                log_seq=env.journal.position(),
+                level=CompactionLevel.NONE,
+                layout=asked.layout,
+                erased=brief.erased,
+            ),
+            evidence=found,
             fresh=tail.fresh,
             kept_as=counter.kept_as,
             made=made,
@@ -222,26 +205,12 @@ class _PackBuilder:
         )
         return assemble_pack(fitted, sources, given)
 
-    def _make_metadata(self, brief: Brief) -> ContextPackMetadata:
-        frame, asked = self._seen.frame, self._asked
-        return ContextPackMetadata(
-            pack_id=None,
-            frame_id=None if frame is None else frame.id,
-            scope=self._seen.thread,
-            role=asked.role,
-            created_at=self._env.clock.now_ms(),
-            log_seq=self._env.journal.position(),
-            level=CompactionLevel.NONE,
-            layout=asked.layout,
-            erased=brief.erased,
-        )
-
     def _build_sources(
         self,
-        counted: _CountedBrief,
-        crumbs: list[visibility.Crumb],
+        counted: CountedBrief,
+        crumbs: list[segments.Crumb],
         tail: ThreadTail,
-        found: evidence.EvidenceItems,
+        found: EvidenceItems,
         older: WindowSummaries,
     ) -> PackSources:
         count, settings, thread = self._counter.count, self._env.settings, self._seen.thread
@@ -249,11 +218,11 @@ class _PackBuilder:
         talk = ConversationRounds(tail.messages, bounds, tail.leading)
         all_crumbs = last_crumb = None
         if crumbs:
-            all_crumbs, last_crumb = crumb_segments(crumbs, self._mark, count, settings.breadcrumb_tokens)
+            all_crumbs, last_crumb = segments.crumb_segments(crumbs, self._mark, count, settings.breadcrumb_tokens)
         # Messages that are neither loaded nor covered by a loaded summary are hidden.
         known = len(tail.places)
         if tail.summaries:
-            known -= sum(is_covered(*place.key, tail.summaries) for place in tail.places)
+            known -= sum(segments.is_covered(*place.key, tail.summaries) for place in tail.places)
             known += sum(summary.messages for summary in tail.summaries)
         hidden = self._messages > known
         return PackSources(
@@ -263,15 +232,15 @@ class _PackBuilder:
             rounds=ThreadRounds(talk, thread, settings.abbreviate_chars, tail.question_places, tail.contiguous_start()),
             complete=tail.complete or not hidden,
             hidden=tail.complete and hidden,
-            summaries=tuple(summary_segment(one, thread, self._mark, count) for one in tail.summaries),
+            summaries=tuple(segments.summary_segment(one, thread, self._mark, count) for one in tail.summaries),
             items=found.items,
-            forms=ItemForms(self._mark, count, settings.abbreviate_chars),
-            marker=marker_segment(self._messages, count, tools=counted.has_history_tools),
+            forms=segments.ItemForms(self._mark, count, settings.abbreviate_chars),
+            marker=segments.marker_segment(self._messages, count, tools=counted.has_history_tools),
             summarise=lambda first, room: older.summarise(talk.round(first)[0], room),
             fixed_parts=lambda: self._brief_parts(counted),
         )
 
-    def _brief_parts(self, counted: _CountedBrief) -> tuple[RequiredPart, ...]:
+    def _brief_parts(self, counted: CountedBrief) -> tuple[RequiredPart, ...]:
         """Return the brief's tokens by part, for the error that says what to shorten."""
         tools = self._counter.count_tools(counted.brief)
         fewer = "offer fewer tools"

@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn, Protocol, cast
 
 from msgspec.structs import replace
 
+from holdfast.core.compaction.sentences import word_set
 from holdfast.core.journal.codec import decode_facts
 from holdfast.core.numbers import is_number
 from holdfast.errors import InvalidValue, NotFound, ReadOnly
@@ -34,54 +35,18 @@ from holdfast.system import Lru
 
 PAGE: Final = 512
 
-_READ_METHODS: Final = (
-    "secret",
-    "head",
-    "heads",
-    "tenants",
-    "load",
-    "select",
-    "event",
-    "sessions",
-    "idle_sessions",
-    "entry",
-    "entries",
-    "revisions",
-    "edges",
-    "has_edge",
-    "find_expired",
-    "scopes",
-    "search",
-    "hits",
-    "find_unembedded",
-    "keep_vectors",
-    "vectors",
-    "drop_vectors",
-    "lanes",
-    "renewals",
-    "is_writable",
-    "read",
-    "events_by_key",
-    "snapshot",
-    "position",
-    "watch",
-    "subjects",
-    "count",
-    "rows",
-    "check",
-    "close",
+_READ_METHODS: Final = word_set(
+    """
+    secret head heads tenants load select event sessions idle_sessions entry entries revisions edges has_edge
+    find_expired scopes search hits find_unembedded keep_vectors vectors drop_vectors lanes renewals
+    is_writable read events_by_key snapshot position watch subjects count rows check close
+    """
 )
 """Methods answered from the copied events. Vectors are cached for the copy alone."""
-_WRITE_METHODS: Final = (
-    "append",
-    "renew_lease",
-    "place_artifact",
-    "withdraw_artifact",
-    "collect",
-    "erase",
-    "rebuild",
-    "restore",
-    "backup",
+_WRITE_METHODS: Final = word_set(
+    """
+    append renew_lease place_artifact withdraw_artifact collect erase rebuild restore backup
+    """
 )
 
 ExcerptItem = tuple[str, StoredEvent | Subject | Artifact]

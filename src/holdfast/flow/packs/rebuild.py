@@ -14,11 +14,10 @@ from holdfast.core.journal.codec import decode_event
 from holdfast.core.lazy import convert
 from holdfast.core.packs.assemble import has_estimated_parts, round_origins, summarise_tokens
 from holdfast.core.packs.briefs import Brief
-from holdfast.core.packs.fences import MEMORY_LABEL, evidence_label, make_mark
+from holdfast.core.packs.fences import MEMORY_LABEL, FenceMarks, evidence_label
 from holdfast.core.packs.manifest import (
     RENDERER_VERSION,
     compute_digest,
-    list_omitted,
     make_evidence,
     restore_decisions,
 )
@@ -102,7 +101,7 @@ class _PackRebuilder:
         self._env, self._event = env, event
         self._facts: ContextPacked = event.facts
         self._thread = event.stream
-        self._mark = make_mark(env.journal.secret, env.tenant)
+        self._mark = FenceMarks(env.journal, env.tenant)
         models, named = models_port(env), self._facts.tokenizer
         info = models.info(self._facts.model)
         try:
@@ -246,6 +245,7 @@ class _PackRebuilder:
         facts = self._facts
         level = CompactionLevel(facts.level)
         stream = facts.window_stream
+        decisions = restore_decisions(facts, segments, self._summaries)
         return AssembledPack(
             system=brief.system,
             tools=brief.tools,
@@ -272,10 +272,10 @@ class _PackRebuilder:
                 log_seq=facts.at_seq,
                 level=level,
                 layout="classic" if facts.layout == "classic" else "stable",
-                omitted=list_omitted(facts),
+                omitted=tuple(one.id for one in decisions if one.outcome == "omitted"),
                 erased=tuple(dict.fromkeys(self._erased)),
             ),
-            decisions=restore_decisions(facts, segments, self._summaries),
+            decisions=decisions,
             model=facts.model,
             tokenizer=facts.tokenizer,
             exact=facts.exact

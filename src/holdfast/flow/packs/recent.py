@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise, takewhile
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.journal.project import message_row
 from holdfast.core.packs.briefs import Brief
+from holdfast.core.packs.segments import is_covered
 from holdfast.core.sessions.tokens import Framing, message_tokens, system_tokens, tools_tokens
 from holdfast.flow.compaction.summaries import count_summary_tokens
 from holdfast.flow.frames.read import read_event
@@ -32,7 +34,7 @@ from holdfast.flow.sessions.read import (
     leading_instructions,
     load_messages,
 )
-from holdfast.flow.sessions.summaries import is_covered, iter_summaries
+from holdfast.flow.sessions.summaries import iter_summaries
 from holdfast.ports import Env, Tokenizer
 from holdfast.records.batches import RowQuery
 from holdfast.records.events.envelope import Event
@@ -141,6 +143,8 @@ class ThreadTail(msgspec.Struct, frozen=True, kw_only=True):
     """The summary that was made for a pack and is shown by the newest one."""
     fresh: Counts = {}
     """Counts made just now."""
+    summed: dict[tuple[Any, ...], Any] = {}
+    """The summary that was made last of messages before a window, by everything that it depends on."""
 
     def start(self) -> int:
         """Return the index of the message from which on nothing is missing; past the end if there is none."""
@@ -225,7 +229,8 @@ def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, coun
     query = EventQuery(tenant=env.tenant, stream=stream, after=known.version, until=now.version, limit=MAX_NEW_EVENTS)
     stored = env.journal.read(query)
     events = [decode_event(event) for event in stored]
-    if len(stored) != now.version - known.version or not all(map(_leaves_tail_valid, events)):
+    valid = all(one.type in GROWTH_TYPES or (one.type == SUMMED and one.facts.window) for one in events)
+    if not valid or len(stored) != now.version - known.version:
         return None
     said = [event for event in events if event.type == "message.appended"]
     new = [MessageLocation(stream, message_row(event.facts, event.version)) for event in said]
@@ -256,10 +261,6 @@ def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, coun
         made=next((event for event in reversed(events) if event.type == SUMMED), known.made),
         fresh={one: older.get(one, ()) + fresh.get(one, ()) for one in {**older, **fresh}},
     )
-
-
-def _leaves_tail_valid(event: Event) -> bool:
-    return event.type in GROWTH_TYPES or (event.type == SUMMED and event.facts.window)
 
 
 def _affects_kept(known: ThreadTail, new: Sequence[MessageLocation]) -> bool:

@@ -13,18 +13,18 @@ from contextlib import suppress
 from itertools import islice, takewhile
 from typing import Any, Final, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.numbers import is_number
-from holdfast.core.packs.fences import make_mark
+from holdfast.core.packs import segments
+from holdfast.core.packs.fences import FenceMarks
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
 from holdfast.core.packs.rounds import remake_round
-from holdfast.core.packs.segments import BREADCRUMBS_ID, crumb_segment, cut_by_recipe, message_handle, summary_handle
 from holdfast.core.packs.trace import (
     Fact,
     FactContext,
     FactVisibility,
+    PackForecast,
     Sighting,
     SightingKind,
     advise,
@@ -36,14 +36,7 @@ from holdfast.core.packs.trace import (
 )
 from holdfast.core.sessions.rounds import repair_messages
 from holdfast.errors import BudgetExhausted, BudgetTooSmall, EvidenceFailed, FrameEnded, InvalidValue, NotFound, Refused
-from holdfast.flow.packs import briefs, manifest, pack, visibility
-from holdfast.flow.packs.rebuild import (
-    list_brief_pieces,
-    load_evidence_text,
-    load_memory_text,
-    load_piece_messages,
-    piece_origin,
-)
+from holdfast.flow.packs import briefs, manifest, pack, rebuild, visibility
 from holdfast.flow.packs.trace_sources import FactSightings, find_fact
 from holdfast.flow.packs.visibility import PackRequest, Visibility
 from holdfast.flow.sessions import summaries
@@ -87,8 +80,8 @@ def trace_fact(env: Env, thread: str, text: str) -> Trace:
         # The standing summary that covers the newest message stating the fact.
         one = find_target(known.found, thread)
         standing = () if one is None else summaries.iter_summaries(quiet, thread)
-        covering = (summary_handle(summary, thread) for summary in standing if one and _covers_any(summary, [one]))
-        covered_by = next(covering, None)
+        covering = next((summary for summary in standing if one and _covers_any(summary, [one])), None)
+        covered_by = None if covering is None else segments.summary_handle(covering, thread)
         now = forecast_pack(quiet, thread, fact, known, newest, covered=covered_by is not None)
         fix = _advise(quiet, thread, fact, known, now, covered_by)
     messages = [one.at for one in known.messages if one.at is not None]
@@ -137,19 +130,15 @@ def _advise(env: Env, thread: str, fact: Fact, known: FactSightings, now: PackFo
     # For a caller who remembers it slightly differently: the message with most of the words.
     for result in [] if known.found else search_thread(replace(env, embedder=None), thread, fact.text, 1):
         said = result.snippet or readable_text(result.value)
-        nearest = (message_handle(result.value, thread), " ".join(said.split()))
+        nearest = (segments.message_handle(result.value, thread), " ".join(said.split()))
     return advise(
         FactContext(
-            text=fact.text,
             session=str(parse_scope(thread).get("session")),
             thread_stream=thread,
             found=known.found,
-            now=now.look,
+            now=now,
             covered_by=covered_by,
-            budget=now.budget,
-            tools=now.tools,
             ended=state.ended and not state.fresh,
-            refused=now.refused,
             erased=known.erased,
             nearest=nearest,
             threads={stream: parse_scope(stream).get("thread") or MAIN_THREAD for stream in streams},
@@ -244,7 +233,7 @@ class PackInspector:
         parts = [one for one in parts if (one.id, one.cut) == (piece.id, piece.cut)]
 
         def read() -> bool:
-            whole = [message for part in parts for message in load_piece_messages(self._env, part)]
+            whole = [message for part in parts for message in rebuild.load_piece_messages(self._env, part)]
             shown = remake_round(repair_messages(whole).messages, (piece.cut or "").split(","), self._thread)[0]
             return self._fact.is_in(*map(readable_text, shown))
 
@@ -255,7 +244,7 @@ class PackInspector:
         summary = self._read_once(
             ("summary", stream, version), lambda: summaries.load_summary(self._env, stream, version)
         )
-        name = summary_handle(summary, self._thread)
+        name = segments.summary_handle(summary, self._thread)
         if self._fact.is_in(summary.text):
             self._note_past(name, "summary")
             return FactVisibility("summarised", name, "repeated")
@@ -267,24 +256,24 @@ class PackInspector:
         key = (piece.kind, piece.id, piece.stream, piece.first, piece.artifact, piece.handle_version, piece.cut)
 
         def read() -> FactVisibility | None:
-            load = load_memory_text if piece.kind == "memory" else load_evidence_text
+            load = rebuild.load_memory_text if piece.kind == "memory" else rebuild.load_evidence_text
             try:
-                text, _ = load(self._env, piece_origin(piece))
+                text, _ = load(self._env, rebuild.piece_origin(piece))
             except NotFound:
                 return None  # Its source is missing; `pack_at` reports that.
             if self._fact.is_in(text):
                 self._note_past(piece.id, "memory" if piece.kind == "memory" else "evidence")
-            if self._fact.is_in(cut_by_recipe(text, piece.cut, piece.id)[0]):
+            if self._fact.is_in(segments.cut_by_recipe(text, piece.cut, piece.id)[0]):
                 return FactVisibility("recalled", piece.id)
             return FactVisibility("shortened", piece.id, "cut") if self._fact.is_in(text) else None
 
         return self._read_once(key, read)
 
     def _look_at_brief(self, facts: ContextPacked) -> FactVisibility | None:
-        pieces = list_brief_pieces(facts)
+        pieces = rebuild.list_brief_pieces(facts)
 
         def read() -> bool:
-            told = briefs.reload_brief(self._env, [piece_origin(one) for one in pieces])
+            told = briefs.reload_brief(self._env, [rebuild.piece_origin(one) for one in pieces])
             return self._fact.is_in(told.system, tools_text(told.tools), *(note.text for note in told.notes))
 
         return self._look_at_pieces(BRIEF, pieces, read)
@@ -293,12 +282,12 @@ class PackInspector:
         pieces = [one for one in facts.manifest if one.kind == "breadcrumb"]
 
         def read() -> bool:
-            origins = [piece_origin(one) for one in pieces]
+            origins = [rebuild.piece_origin(one) for one in pieces]
             goals = [visibility.reload_breadcrumb(self._env, one)[0] for one in origins]
-            mark = make_mark(self._env.journal.secret, self._env.tenant)
-            return self._fact.is_in(crumb_segment(goals, origins, mark, lambda _: 0).text)
+            marks = FenceMarks(self._env.journal, self._env.tenant)
+            return self._fact.is_in(segments.crumb_segment(goals, origins, marks, lambda _: 0).text)
 
-        return self._look_at_pieces(BREADCRUMBS_ID, pieces, read) if pieces else None
+        return self._look_at_pieces(segments.BREADCRUMBS_ID, pieces, read) if pieces else None
 
     def _look_at_pieces(
         self, name: str, pieces: Iterable[PackedPiece], read: Callable[[], bool]
@@ -318,16 +307,7 @@ class PackInspector:
 
 
 def _covers_any(summary: Summary, said: Iterable[Sighting]) -> bool:
-    return any(summaries.is_covered(one.stream, one.version, (summary,)) for one in said)
-
-
-class PackForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """The forecast of a pack built now."""
-
-    look: FactVisibility
-    tools: bool = False
-    budget: int | None = None
-    refused: str | None = None
+    return any(segments.is_covered(one.stream, one.version, (summary,)) for one in said)
 
 
 def forecast_pack(

@@ -14,20 +14,11 @@ from msgspec.structs import replace
 
 from holdfast.core.frames import stack
 from holdfast.core.numbers import is_number
+from holdfast.core.packs.segments import Crumb
 from holdfast.core.wire.parts import ERASED_TEXT
 from holdfast.errors import FrameNotFound, InvalidValue
+from holdfast.flow.frames import read
 from holdfast.flow.frames.lifecycle import check_live
-from holdfast.flow.frames.read import (
-    content_field,
-    describe_frame,
-    find_frame_stream,
-    frame_place,
-    iter_ancestors,
-    load_current_state,
-    parse_id,
-    read_event,
-    read_handle,
-)
 from holdfast.flow.sessions.read import session_stream
 from holdfast.ports import Env
 from holdfast.ports.capabilities import STATE, require
@@ -38,9 +29,6 @@ from holdfast.records.ids import RESERVED_PREFIX, check_id
 from holdfast.records.packs import LAYOUTS, LEVELS, MAIN_ROLE, CompactionLevel, FrameBreadcrumb, Layout, Origin
 from holdfast.records.recovery import FrameInfo, HandleInfo
 from holdfast.records.scope import Address, Scope, parse_scope
-
-Crumb = tuple[FrameBreadcrumb, Origin]
-"""A frame of the ancestry, and the origin of its goal."""
 
 BRIEF_PREFIX: Final = f"{RESERVED_PREFIX}brief/"
 """The reserved prefix of brief keys in every scope; callers cannot write there by other means."""
@@ -109,19 +97,19 @@ def frame_visibility(env: Env, frame_id: str, *, turn: int | None = None) -> Vis
 
     `turn` is the version of the message that began it, if the caller knows that the frame is a turn.
     """
-    parse_id(frame_id)
-    stream = find_frame_stream(env, frame_id)
-    state = load_current_state(env, stream)
+    read.parse_id(frame_id)
+    stream = read.find_frame_stream(env, frame_id)
+    state = read.load_current_state(env, stream)
     check_live(env, state, frame_id)
     frame = state.frames[frame_id]
     if turn is None or frame.goal != frame.pushed:
-        info = describe_frame(env, stream, frame)
+        info = read.describe_frame(env, stream, frame)
     else:
         # A turn's goal is in its conversation, and a turn has no inputs: its first event need not be read.
-        info = replace(describe_frame(env, stream, frame, goal=GoalContent()), turn=turn)
+        info = replace(read.describe_frame(env, stream, frame, goal=GoalContent()), turn=turn)
     session = parse_scope(stream).get("session")
     return Visibility(
-        thread=frame_place(env, stream, state, frame_id).thread,
+        thread=read.frame_place(env, stream, state, frame_id).thread,
         session=None if session is None else Scope.session(session).text,
         actor=stream,
         frame=info,
@@ -168,7 +156,7 @@ def is_thread(scope: Scope) -> bool:
 def top_frame(env: Env, scope: Address) -> str:
     """Return the deepest live frame of a scope, the newest of several."""
     stream = Scope.of(scope).text
-    top = stack.top_frame(load_current_state(env, stream).frames)
+    top = stack.top_frame(read.load_current_state(env, stream).frames)
     if top is None:
         raise FrameNotFound(f"No active frame in {stream}. Push one, or name a frame by its id.")
     return top.id
@@ -180,7 +168,7 @@ def resolve_frame(env: Env, scope: Address | None, frame_id: str | None) -> str:
         if scope is None:
             raise InvalidValue("Say what to pack for: a frame by its id, or a scope.")
         return top_frame(env, scope)
-    if scope is not None and find_frame_stream(env, frame_id) != Scope.of(scope).text:
+    if scope is not None and read.find_frame_stream(env, frame_id) != Scope.of(scope).text:
         raise FrameNotFound(f"Frame {frame_id} is not in {Scope.of(scope).text}. Leave the scope out, or name its own.")
     return frame_id
 
@@ -188,7 +176,7 @@ def resolve_frame(env: Env, scope: Address | None, frame_id: str | None) -> str:
 def load_breadcrumbs(env: Env, frame_id: str) -> list[Crumb]:
     """Return the frame's ancestry, root first and the frame itself last, each with the origin of its goal."""
     found = []
-    for place in iter_ancestors(env, frame_id):
+    for place in read.iter_ancestors(env, frame_id):
         origin = Origin(kind="breadcrumb", stream=place.stream, first=place.goal)
         goal, _ = reload_breadcrumb(env, origin)
         crumb = FrameBreadcrumb(frame_id=place.frame_id, depth=place.depth, goal=goal, status=place.status)
@@ -199,7 +187,7 @@ def load_breadcrumbs(env: Env, frame_id: str) -> list[Crumb]:
 def reload_breadcrumb(env: Env, origin: Origin) -> tuple[str, bool]:
     """Load the goal at an origin, and return True with it if it was erased."""
     event = read_origin(env, origin)
-    goal = content_field(event, "goal")
+    goal = read.content_field(event, "goal")
     gone = event is None or goal is ERASED
     return (goal if isinstance(goal, str) else ERASED_TEXT if gone else ""), gone
 
@@ -208,13 +196,13 @@ def read_origin(env: Env, origin: Origin) -> Event | None:
     """Return the event, or the first of several, that an origin names; None if it names none."""
     if origin.stream is None or origin.first is None:
         return None
-    return read_event(env, origin.stream, origin.first)
+    return read.read_event(env, origin.stream, origin.first)
 
 
 def find_handle(env: Env, frame_id: str, handle_id: str) -> tuple[HandleInfo, str] | None:
     """Find an attached handle of a frame or of its nearest ancestor that has one, with the stream it is in."""
-    for place in iter_ancestors(env, frame_id):
+    for place in read.iter_ancestors(env, frame_id):
         handle = None if place.live is None else place.live.handles.get(handle_id)
         if handle is not None and handle.removed is None:
-            return read_handle(env, place.stream, handle), place.stream
+            return read.read_handle(env, place.stream, handle), place.stream
     return None

@@ -5,7 +5,7 @@ Passages that a compaction wrote to the state fall with the messages it covers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
@@ -74,13 +74,6 @@ def _iter_rows(env: Env, segment: SharedSegment) -> Iterator[Row]:
 def _has_overlap(one: Summary, other: Summary) -> bool:
     pairs = ((a, b) for a in one.covers for b in other.covers)
     return any(a.stream == b.stream and a.first <= b.last and b.first <= a.last for a, b in pairs)
-
-
-def is_covered(stream: str, version: int, known: Sequence[Summary]) -> bool:
-    """Return True if one of these summaries covers the message at a version of a stream."""
-    return any(
-        part.stream == stream and part.first <= version <= part.last for summary in known for part in summary.covers
-    )
 
 
 def load_summary(env: Env, stream: str, version: int) -> Summary:

@@ -292,7 +292,7 @@ class TurnEngine:
         self.check_claimed()
         notice = read_input(Message(role="user", content=text, synthetic=True))
         found = append.append_frame_messages(self.env, self.place.frame, notice)
-        compaction_rules.fire_after_append(self.env, found[-1].stream, found)
+        compaction_rules.fire_rules(self.env, found[-1].stream, found)
 
     # Model calls
 
@@ -346,7 +346,7 @@ class TurnEngine:
             self._settler.unbegun.update(one.id for one in said.tool_calls)
             if self.used is not None:
                 self._note_end(TurnEnd("done", said))
-            compaction_rules.fire_after_append(env, place.thread, [said])
+            compaction_rules.fire_rules(env, place.thread, [said])
             return said
 
     def fail_model(
@@ -410,7 +410,7 @@ class TurnEngine:
         call.answered = True
         if said.id:
             self._remember_message(said)
-            compaction_rules.fire_after_append(self.env, self.place.thread, [said])
+            compaction_rules.fire_rules(self.env, self.place.thread, [said])
         return said
 
     def ask(self, call: TurnToolCall, reason: str, kind: str, how: Mapping[str, Any]) -> str:

@@ -73,7 +73,7 @@ class TurnModelCalls:
         env, context, compacted = self._env, context or self.build_context(), False
         while True:
             packed = context.packed
-            fired = rules.fire_before_call(env, packed.metadata.scope, packed)
+            fired = rules.fire_rules(env, packed.metadata.scope, packed=packed)
             if not compacted and any(one.made for one in fired):
                 # This call is shown what its rule compacted.
                 context, compacted = self.build_context(), True

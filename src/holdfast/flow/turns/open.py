@@ -102,7 +102,7 @@ class TurnOpener:
             self._waiting = None
             if self.said:
                 with enter_work(*self.work):
-                    rules.fire_after_append(self.env, self.place.thread, self.said)
+                    rules.fire_rules(self.env, self.place.thread, self.said)
         except BaseException:
             self.leave()
             raise
