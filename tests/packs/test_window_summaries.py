@@ -78,6 +78,15 @@ def summed(pack: ContextPack) -> str:
 # shown
 
 
+def test_a_conversation_that_summaries_cover_whole_is_packed_at_any_budget(hf: Holdfast) -> None:
+    chat = hf.session("s", model="gpt-5-mini")
+    for nth in range(3):
+        chat.append([f"The town T{nth}{one} has {one} inhabitants and lies at the river R{one}." for one in range(40)])
+        chat.compact(keep=0)
+    for budget in range(100, 1_400, 100):
+        assert chat.pack(budget).tokens <= budget
+
+
 def test_what_is_older_than_the_window_is_summarised(hf: Holdfast) -> None:
     chat = talk(hf)
     pack = chat.pack(BUDGET)

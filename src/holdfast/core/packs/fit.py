@@ -234,7 +234,8 @@ class _Attempt:
         if not self._messages:
             return 0
         room = self._sources.marker.estimated_tokens
-        if self._level is CompactionLevel.AGGRESSIVE and self._room > 8 * MIN_SUMMARY_TOKENS:
+        asked = rounds.unshown_questions(self._rounds, self._shown, self._messages)
+        if self._level is CompactionLevel.AGGRESSIVE and not asked and self._room > 8 * MIN_SUMMARY_TOKENS:
             room += 2 * MIN_SUMMARY_TOKENS  # What is shortened leaves room for a summary as well.
         if self._sources.complete and not self._sources.hidden and not self._sources.summaries:
             others = 0  # The tokens of the rounds that need not be shown, as far as they matter.

@@ -20,7 +20,7 @@ from holdfast.records.settings import Settings
 
 MIN_SUMMARY_TOKENS, MAX_SUMMARY_TOKENS = 64, 500
 """The tokens of a summary that is made for a pack."""
-SUMMARY_DIVISOR = 6
+SUMMARY_DIVISOR = 8
 """It takes one in this many of a pack's tokens, and at most half of what is left for older messages."""
 FLOOR_ROUNDS = 10
 """The newest rounds that a pack keeps if all would fit and its floor asks for summaries."""
@@ -171,7 +171,7 @@ class OlderChooser(msgspec.Struct, frozen=True):
             fits, messages = False, min(messages, sum(sizes[1 - FLOOR_ROUNDS :]) + 1)
         marked = not fits and 0 < mark <= room
         room -= mark if marked else 0
-        held = 0 if fits or messages < 2 else self._summary_room(room)
+        held = 0 if fits or messages < 2 or not rounds.number else self._summary_room(room)
         start = self._choose_start(older, tokens, sizes, room - held, messages - (held > 0))
         made = sources.summarise(self._find_first(older, start), held) if held else None
         if made is not None:
@@ -239,7 +239,7 @@ class OlderChooser(msgspec.Struct, frozen=True):
         stickiness = self.limits.stickiness
         if not stickiness:
             return dense_start(open_to, room)
-        share = room + sum(form.tokens for form in self.shown.values())
+        share = self.room + sum(form.tokens for form in self.shown.values())
         before = self._find_previous_start(older)
         if before is not None:
             start = sticky_start(open_to, room, share, before, stickiness)
