@@ -209,8 +209,7 @@ class Holdfast:
             raise Refused("This stops every tenant's work. Call it on the client itself, not on a tenant's view.")
         leases, clock = self.env.leases, self.env.clock
         leases.draining = True
-        if self.env.queues is not None:
-            self.env.queues.dismiss()
+        self.env.queues.dismiss()
         began = clock.monotonic()
         while leases.blocks and clock.monotonic() - began < grace:
             clock.sleep(min(0.05, grace))

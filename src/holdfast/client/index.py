@@ -24,7 +24,6 @@ from holdfast.flow.frames import budgets, evidence, lifecycle, read, takeover
 from holdfast.flow.frames import calls as frame_calls
 from holdfast.flow.frames import questions as frame_questions
 from holdfast.flow.packs import briefs, visibility
-from holdfast.flow.sessions import append
 from holdfast.flow.turns import calls
 from holdfast.flow.turns import sweep as frame_sweep
 from holdfast.ports import Env, Summarizer
@@ -494,7 +493,7 @@ class IndexView:
 
 def choose_frame_summarizer(env: Env, given: Any) -> Summarizer:
     """Return the given summarizer, or else the client's, counting as the default model does."""
-    models = append.models_port(env)
+    models = env.models
     count, window = models.tokenizer().count, models.info(None).input_budget
     return make_summarizer(given if given is not None else env.summarizer, count, window)
 

@@ -153,7 +153,7 @@ class TurnDriver:
             await self._fail_model(call, failed, True)
             raise failed from error
         env = self._engine.env
-        if env.models is not None and reply.usage.input:
+        if reply.usage.input:
             env.models.note(call.model, call.tokens, reply.usage.input, tenant=env.tenant)
         await self.publish_versions()
 

@@ -57,6 +57,6 @@ def default_limits(env: Env, stream: str) -> FrameLimits:
     """Return the default limits of a block: within a session, as much context as its model accepts."""
     session = parse_scope(stream).get("session")
     known = None if session is None else load_current_state(env, Scope.session(session).text).session
-    if known is None or known.model is None or env.models is None:
+    if known is None or known.model is None:
         return BLOCK_LIMITS
     return replace(BLOCK_LIMITS, context_tokens=env.models.info(known.model).input_budget)

@@ -26,7 +26,6 @@ from holdfast.flow.packs import briefs, evidence, manifest, recent, visibility
 from holdfast.flow.packs.older import WindowSummaries
 from holdfast.flow.packs.recent import ThreadTail, TokenCounter
 from holdfast.flow.packs.visibility import PackRequest, Visibility, check_request
-from holdfast.flow.sessions.append import models_port
 from holdfast.flow.sessions.read import thread_state
 from holdfast.flow.sessions.summaries import is_covered
 from holdfast.ports import Env
@@ -84,7 +83,7 @@ class _PackBuilder:
         self._env, self._seen, self._asked, self._state = env, seen, asked, state
         self._messages = 0 if state.thread is None else state.thread.messages
         self._max_messages = UNLIMITED if asked.max_messages is None else asked.max_messages
-        models = models_port(env)
+        models = env.models
         self._model = models.info(None if session is None else session.model)
         tokenizer = models.tokenizer(
             asked.tokenizer or (None if session is None else session.tokenizer) or self._model.tokenizer
@@ -121,9 +120,7 @@ class _PackBuilder:
 
     def _calibrate_budget(self) -> int:
         """Return the model's window in tokens as counted here, corrected by the usage that providers reported."""
-        factor = models_port(self._env).calibration(
-            self._model.name, self._counter.tokenizer.name, tenant=self._env.tenant
-        )
+        factor = self._env.models.calibration(self._model.name, self._counter.tokenizer.name, tenant=self._env.tenant)
         most = self._model.input_budget
         return most if factor is None else max(int(most / factor), 1)
 

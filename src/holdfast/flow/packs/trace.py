@@ -47,7 +47,7 @@ from holdfast.flow.packs.rebuild import (
 from holdfast.flow.packs.trace_sources import FactSightings, find_fact
 from holdfast.flow.packs.visibility import PackRequest, Visibility
 from holdfast.flow.sessions import summaries
-from holdfast.flow.sessions.append import models_port, thread_tokenizer
+from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.flow.sessions.read import MessageLocation, iter_places, thread_state
 from holdfast.flow.state.search import search_thread
 from holdfast.ports import Env
@@ -352,7 +352,7 @@ def _repeat_request(env: Env, newest: ContextPacked | None) -> PackRequest:
         return PackRequest()
     layout: Layout = "classic" if newest.layout == "classic" else "stable"
     try:
-        tokenizer = models_port(env).tokenizer(newest.tokenizer).name
+        tokenizer = env.models.tokenizer(newest.tokenizer).name
     except InvalidValue:
         tokenizer = None  # The command line may lack an application's own one.
     return PackRequest(budget=newest.asked, role=newest.role, tokenizer=tokenizer, layout=layout)

@@ -36,7 +36,7 @@ from holdfast.flow.journal import redact
 from holdfast.flow.journal.append import decide_and_append, load_state
 from holdfast.flow.sessions import read
 from holdfast.flow.sessions.read import MESSAGE_TYPES, decode_messages, session_stream
-from holdfast.ports import Env, Models, Tokenizer
+from holdfast.ports import Env, Tokenizer
 from holdfast.ports.capabilities import ARTIFACTS, require
 from holdfast.records.batches import Artifact
 from holdfast.records.compaction import priority_of
@@ -52,19 +52,12 @@ from holdfast.records.usage import Usage
 from holdfast.system import warn_caller
 
 
-def models_port(env: Env) -> Models:
-    """Return the models port, which every client has."""
-    assert env.models is not None, "a client without models cannot count tokens"
-    return env.models
-
-
 def thread_tokenizer(env: Env, stream: str, model: str | None = None) -> tuple[Tokenizer, ModelInfo]:
     """Return the tokenizer and the model info used to count a thread's tokens."""
-    session, models = load_state(env, resolve_session_stream(env, stream)).session, env.models
-    assert models is not None, "a client without models cannot count tokens"
-    info = models.info(model or (None if session is None else session.model))
+    session = load_state(env, resolve_session_stream(env, stream)).session
+    info = env.models.info(model or (None if session is None else session.model))
     name = None if session is None or model is not None else session.tokenizer
-    return models.tokenizer(name or info.tokenizer), info
+    return env.models.tokenizer(name or info.tokenizer), info
 
 
 def resolve_session_stream(env: Env, stream: str) -> str:

@@ -259,8 +259,6 @@ def _search_journal(
 
 def _drop_overlaid(env: Env, search: TextSearch, hits: Sequence[Hit]) -> list[Hit]:
     """Drop entries hidden by a transient one: a reader would get another value."""
-    if env.transients is None:
-        return list(hits)
     streams = {hit.event.stream for hit in hits if hit.event.type == STATE_WRITTEN}
     lists = {stream: env.transients.live_entries((env.tenant, stream), search.now) for stream in streams}
     over = {(stream, key) for stream, entries in lists.items() for key, _ in entries}

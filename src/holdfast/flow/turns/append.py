@@ -138,8 +138,6 @@ def append_to_turn(
 
 def _clear_transients(env: Env, place: TurnPlace) -> None:
     """Remove the transient entries of an ended turn: its thread's, and its session's after the last turn there."""
-    if env.transients is None:
-        return
     env.transients.clear_below((env.tenant, place.thread))
     if not env.leases.holds_below(env.tenant, place.actor.rpartition("/")[0], but=place.actor):
         env.transients.clear((env.tenant, session_stream(place.thread)))

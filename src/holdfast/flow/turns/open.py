@@ -157,7 +157,6 @@ class TurnOpener:
 
     def _line_up(self) -> Iterator[OpeningWait]:
         queues = self._env.queues
-        assert queues is not None, "every client lines its turns up"
         if queues.enter(self._here):
             self._inside = True
             return
@@ -327,7 +326,6 @@ class TurnOpener:
     def leave(self) -> None:
         """Let the next waiter of this process go on."""
         queues = self._env.queues
-        assert queues is not None
         if self._waiting is not None:
             wait_graph.end_wait(self._waiting)
         self._waiting = None
@@ -367,7 +365,6 @@ def end_if_over(env: Env, thread: str) -> None:
 def end_if_free(env: Env, turn: TurnPlace, reason: str) -> None:
     """End a turn that is to be stopped, if it has no worker. Otherwise its worker stops it."""
     here, queues = (env.tenant, turn.actor), env.queues
-    assert queues is not None
     if not queues.enter(here):
         return
     try:
