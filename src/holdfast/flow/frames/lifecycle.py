@@ -83,8 +83,8 @@ def change_frame(
     return decide_and_append(env, (stream,), run, key=key, same=same)
 
 
-def check_live(env: Env, state: StreamState, frame_id: str, expected: int | None = None) -> None:
-    """Refuse a frame that has ended, or that is not at the expected version."""
+def check_live(env: Env, state: StreamState, frame_id: str, expected: int | None = None) -> FrameState:
+    """Return a live frame; refuse one that has ended, or that is not at the expected version."""
     if expected is not None and not is_number(expected):
         raise InvalidValue(f"expected_version must be a version, not {expected!r}.")
     frame = state.frames.get(frame_id)
@@ -95,6 +95,7 @@ def check_live(env: Env, state: StreamState, frame_id: str, expected: int | None
         raise FrameEnded(f"Frame {frame_id} is {status}, and that is final. Push a new one.", before=status)
     if expected is not None and frame.version != expected:
         raise VersionConflict(f"Frame {frame_id}", expected, frame.version)
+    return frame
 
 
 def push_frame(
@@ -290,8 +291,7 @@ def pop_frame(
     last: list[FrameState] = []
 
     def decide(states: States) -> Drafts:
-        check_live(env, states[stream], frame_id, expected)
-        last[:] = [states[stream].frames[frame_id]]
+        last[:] = [check_live(env, states[stream], frame_id, expected)]
         ended = lifecycle.pop(states, stream, frame_id, status, content)
         drafts = {name: _add_clocks(env, name, states[name], events) for name, events in ended.items()}
         for name, events in drafts.items():

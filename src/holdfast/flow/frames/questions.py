@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core.frames import evidence
 from holdfast.core.frames import questions as rules
-from holdfast.core.frames.stack import add_clock_events, live_frame, walk_leaf_first
+from holdfast.core.frames.stack import add_clock_events, walk_leaf_first
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.numbers import MAX_AMOUNT, check_number
 from holdfast.errors import AlreadyAnswered, InvalidValue, KeyReused, QuestionNotFound, Refused, TokenNotFound
@@ -217,9 +217,8 @@ def resume_frame(
 
     def decide(states: States) -> Drafts:
         state = states[stream]
-        check_live(env, state, frame_id)
+        waiting = check_live(env, state, frame_id).question
         now, drafts = env.clock.now_ms(), []
-        waiting = live_frame(state, frame_id).question
         if brings and waiting is not None:
             _check_token(waiting, token)
             via = "id" if token is None else "token"

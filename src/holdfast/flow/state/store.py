@@ -109,7 +109,7 @@ def to_entry(scope: str, key: str, entry: StoredEntry) -> Entry:
 
 
 def list_keys(
-    storage: Storage, scope: Address, prefix: str, after: str | None, limit: int | None, tier: str | None
+    storage: Storage, scope: Address, prefix: str, after: str | None, limit: int | None, tier: str | None = None
 ) -> list[str]:
     """List keys in order, after one of them: the next page begins after the last key of this one."""
     return [key for key, _ in list_stored(storage, scope, prefix, after, limit, tier)]

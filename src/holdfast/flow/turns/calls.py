@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast.core.frames import budgets, calls, evidence, lifecycle
 from holdfast.core.frames import questions as rules
 from holdfast.core.frames.next_step import pending_questions
-from holdfast.core.frames.stack import children, has_live_children, live_frame, walk_leaf_first
+from holdfast.core.frames.stack import has_live_children, live_frame, walk_leaf_first
 from holdfast.core.values import exception_text
 from holdfast.core.wire.read import read_input
 from holdfast.core.wire.tools import describe_call, describe_misfit
@@ -32,7 +32,14 @@ from holdfast.flow.journal.append import redact_as_configured
 from holdfast.flow.packs import briefs
 from holdfast.flow.sessions.append import add_cost
 from holdfast.flow.sessions.read import thread_state
-from holdfast.flow.turns.append import ConversationOver, DraftBuilder, MessageBatch, TurnPlace, append_to_turn
+from holdfast.flow.turns.append import (
+    ConversationOver,
+    DraftBuilder,
+    MessageBatch,
+    TurnPlace,
+    add_facts,
+    append_to_turn,
+)
 from holdfast.flow.turns.turns import REPLY, TurnEnd, find_call_message, find_frame_turn, find_stop_request
 from holdfast.ports import Env
 from holdfast.records.events.calls import CallContent
@@ -214,7 +221,7 @@ def end_turn_model_call(
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         nonlocal total
-        check_live(env, state, turn.frame)
+        frame = check_live(env, state, turn.frame)
         growing = DraftBuilder(state, env.clock.now_ms())
         (ended,) = calls.end_model(
             state,
@@ -227,16 +234,16 @@ def end_turn_model_call(
             doubtful=doubtful,
             content=None,
         )
-        news_since = state.version > live_frame(state, turn.frame).calls[call].version
-        growing.add([_place_draft(ended, turn, speech.versions[0])])
-        frame = live_frame(growing.state, turn.frame)
+        news_since = state.version > frame.calls[call].version
+        growing.add([add_facts(ended, stream=turn.thread, message=speech.versions[0])])
+        frame = growing.state.frames[turn.frame]
         total = frame.usage
         # A message arrived after the model's pack was built: the model has not answered it yet.
         unseen = speech.thread.newest > speech.thread.packed
-        ends = may_end and not speech.calls[0] and not unseen and not _has_open_work(growing.state, frame)
+        ends = may_end and not speech.facts[0].calls and not unseen and not _has_open_work(growing.state, frame)
         # A stop accepted before the reply was stored is honoured: the turn is stopped, and the reply is kept.
         if ends and not (news_since and find_stop_request(env, turn) is not None):
-            growing.add(_draft_turn_end(turn, growing.state, speech.ids[0]))
+            _end_turn(growing, turn, speech.ids[0])
         return growing.drafts
 
     messages, changed = append_to_turn(env, turn, [said], decide, release=release, call=call)
@@ -244,22 +251,15 @@ def end_turn_model_call(
     return messages[0], total if any(name == "frame.popped" for name, _ in changed.facts) else None
 
 
-def _place_draft(draft: Draft, turn: TurnPlace, message: int, **more: Any) -> Draft:
-    """Return the draft of a call's event with the message in the thread that it belongs to."""
-    return replace(draft, facts=replace(draft.facts, stream=turn.thread, message=message, **more))
-
-
 def _has_open_work(state: StreamState, frame: FrameState) -> bool:
     """Return True if a frame's own work is unfinished: a model's message is kept, but its turn cannot end yet."""
     return bool(frame.calls) or frame.question is not None or has_live_children(state.frames, frame)
 
 
-def _draft_turn_end(turn: TurnPlace, state: StreamState, reply: str) -> list[Draft]:
-    named = evidence.add_result(state, turn.frame, REPLY, reply, None)
-    after = DraftBuilder(state, 0)
-    after.add(named)
-    popped = lifecycle.pop({turn.actor: after.state}, turn.actor, turn.frame, "completed", OutcomeContent())
-    return [*named, *popped[turn.actor]]
+def _end_turn(growing: DraftBuilder, turn: TurnPlace, reply: str) -> None:
+    growing.add(evidence.add_result(growing.state, turn.frame, REPLY, reply, None))
+    states = {turn.actor: growing.state}
+    growing.add(lifecycle.pop(states, turn.actor, turn.frame, "completed", OutcomeContent())[turn.actor])
 
 
 def finish_turn(env: Env, turn: TurnPlace, reply: Message, *, release: int | None = None) -> bool:
@@ -267,8 +267,10 @@ def finish_turn(env: Env, turn: TurnPlace, reply: Message, *, release: int | Non
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         check_live(env, state, turn.frame)
-        answered = speech.thread.newest == reply.version and find_stop_request(env, turn) is None
-        return _draft_turn_end(turn, state, reply.id) if answered else []
+        growing = DraftBuilder(state, env.clock.now_ms())
+        if speech.thread.newest == reply.version and find_stop_request(env, turn) is None:
+            _end_turn(growing, turn, reply.id)
+        return growing.drafts
 
     return any(name == "frame.popped" for name, _ in append_to_turn(env, turn, (), decide, release=release)[1].facts)
 
@@ -295,7 +297,7 @@ def begin_tool_calls(env: Env, turn: TurnPlace, wanted: Sequence[ToolCallStart])
                 content=content,
                 now=env.clock.now_ms(),
             )
-            growing.add([_place_draft(intent, turn, one.message, attempt=one.attempt)])
+            growing.add([add_facts(intent, stream=turn.thread, message=one.message, attempt=one.attempt)])
             if one.request.id not in growing.state.frames:
                 growing.add(draft_tool_frame(env, turn, growing.state, one, goal))
         return growing.drafts
@@ -325,7 +327,7 @@ def draft_tool_frame(
         content=goal,
         now=env.clock.now_ms(),
     )[turn.actor]
-    return [replace(draft, facts=replace(draft.facts, tool_call=True))]
+    return [add_facts(draft, tool_call=True)]
 
 
 def end_turn_tool_call(
@@ -350,27 +352,22 @@ def end_turn_tool_call(
         interrupted=came.interrupted,
     )
     message = Message(role="tool", tool_results=(answer,), policy=came.policy)
-    placed = [artifacts.prepare_artifact(env, body) for body in files]
-    names = tuple(dict.fromkeys(one.name.hex() for one in placed))
+    bodies = [artifacts.prepare_artifact(env, body) for body in files]
+    names = tuple(dict.fromkeys(one.name.hex() for one in bodies))
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         check_live(env, state, turn.frame)
-        growing = DraftBuilder(state, env.clock.now_ms())
         if not answered:
             _check_answerable(state, request.id)
-        if request.id in live_frame(state, turn.frame).calls:
-            how = {"failed": came.failed, "interrupted": came.interrupted}
-            (returned,) = calls.end_tool(state, turn.frame, request.id, tokens=None, content=None, **how)
-            growing.add([_place_draft(returned, turn, speech.versions[0], artifacts=names)])
-        growing.add(_draft_child_end(turn, growing.state, request.id, came))
-        return growing.drafts
+        placed = {"stream": turn.thread, "message": speech.versions[0], "artifacts": names}
+        return _draft_tool_end(env, turn, state, request.id, came, **placed)
 
     now = load_current_state(env, turn.actor)
     if not answered:
         _check_answerable(now, request.id)
     cancel_outside_children(env, now, request.id)
     try:
-        said = append_to_turn(env, turn, [message], decide, placed=placed)[0][0]
+        said = append_to_turn(env, turn, [message], decide, placed=bodies)[0][0]
         telemetry.end_tool_span(env, request.id, failed=came.failed, interrupted=came.interrupted)
         return said  # noqa: TRY300  # The handler below covers another outcome.
     except (ConversationOver, ToolPairingError):
@@ -381,17 +378,8 @@ def end_turn_tool_call(
 
 def drop_tool_call(env: Env, turn: TurnPlace, call: str, came: ToolCallReturn) -> None:
     """End the intent and the frame of a call that no longer waits for a result; append no message."""
-
-    def decide(state: StreamState) -> list[Draft]:
-        growing = DraftBuilder(state, env.clock.now_ms())
-        if call in live_frame(state, turn.frame).calls:
-            how = {"failed": came.failed, "interrupted": came.interrupted}
-            growing.add(calls.end_tool(state, turn.frame, call, tokens=None, content=None, **how))
-        growing.add(_draft_child_end(turn, growing.state, call, came))
-        return growing.drafts
-
     cancel_outside_children(env, load_current_state(env, turn.actor), call)
-    change_frame(env, turn.frame, decide)
+    change_frame(env, turn.frame, lambda state: _draft_tool_end(env, turn, state, call, came))
 
 
 def _check_answerable(state: StreamState, call: str) -> None:
@@ -406,14 +394,21 @@ def _check_answerable(state: StreamState, call: str) -> None:
         )
 
 
-def _draft_child_end(turn: TurnPlace, state: StreamState, call: str, came: ToolCallReturn) -> list[Draft]:
-    """Return the drafts that end a call's frame, with everything unfinished below it."""
-    frame = state.frames.get(call)
-    if frame is None:
-        return []
-    status = "failed" if came.failed or _has_open_work(state, frame) else "completed"
-    content = OutcomeContent(error="failed") if status == "failed" else OutcomeContent()
-    return list(lifecycle.pop({turn.actor: state}, turn.actor, call, status, content)[turn.actor])
+def _draft_tool_end(
+    env: Env, turn: TurnPlace, state: StreamState, call: str, came: ToolCallReturn, **placed: Any
+) -> list[Draft]:
+    """Return the drafts that end a call's intent, and its frame with everything unfinished below it."""
+    growing = DraftBuilder(state, env.clock.now_ms())
+    if call in live_frame(state, turn.frame).calls:
+        how = {"failed": came.failed, "interrupted": came.interrupted}
+        (returned,) = calls.end_tool(state, turn.frame, call, tokens=None, content=None, **how)
+        growing.add([add_facts(returned, **placed)])
+    frame = growing.state.frames.get(call)
+    if frame is not None:
+        status = "failed" if came.failed or _has_open_work(growing.state, frame) else "completed"
+        content = OutcomeContent(error="failed") if status == "failed" else OutcomeContent()
+        growing.add(lifecycle.pop({turn.actor: growing.state}, turn.actor, call, status, content)[turn.actor])
+    return growing.drafts
 
 
 def cancel_outside_children(env: Env, state: StreamState, frame: str) -> None:
@@ -450,7 +445,8 @@ def ask_about_call(
         elif frame.question is not None and rules.is_resumable(frame.question, now):
             growing.add(rules.resume(state, frame.id, now=now))
         facts = Suspended(frame=one.request.id, question=question, kind=kind, prior="active", call=call)
-        below = [ulid_text(env.ids.ulid()) for _ in _find_unsuspended(growing.state, one.request.id)]
+        under = walk_leaf_first(growing.state.frames, one.request.id)
+        below = [ulid_text(env.ids.ulid()) for frame in under if frame.question is None]
         growing.add(
             rules.suspend(growing.state, facts, content, subtree=True, release=True, below=below, leave_away=True)
         )
@@ -459,15 +455,6 @@ def ask_about_call(
     change_frame(env, turn.frame, decide)
     env.states.note_frame_stream(env.tenant, one.request.id, turn.actor)
     return question
-
-
-def _find_unsuspended(state: StreamState, frame: str) -> list[str]:
-    found = []
-    for child in children(state.frames, frame):
-        found += _find_unsuspended(state, child.id)
-        if child.question is None:
-            found.append(child.id)
-    return found
 
 
 # Parameters of a tool whose code is not available here

@@ -39,7 +39,7 @@ from holdfast.flow.turns.calls import (
 )
 from holdfast.flow.turns.limits import ModelLimits, check_bounds, describe_limit
 from holdfast.flow.turns.model_calls import ModelCallContext, TurnModelCalls, has_unanswered_message
-from holdfast.flow.turns.open import Ticket, TurnOpener, TurnTerms
+from holdfast.flow.turns.open import Ticket, TurnOpener
 from holdfast.flow.turns.tool_calls import (
     CHECK_FIRST,
     INTERRUPTED_RETURN,
@@ -48,7 +48,7 @@ from holdfast.flow.turns.tool_calls import (
     ToolRules,
     build_tool_question,
 )
-from holdfast.flow.turns.turns import KnownTail, TurnEnd, TurnView
+from holdfast.flow.turns.turns import KnownTail, TurnEnd, TurnTerms, TurnView
 from holdfast.ports import Env
 from holdfast.records.frames import LIVE_STATUSES
 from holdfast.records.messages import Message

@@ -31,15 +31,13 @@ from holdfast.core.numbers import is_number
 from holdfast.errors import ActorBusy, Conflict, Draining, FrameEnded, InvalidValue, Refused
 from holdfast.flow.compaction import rules
 from holdfast.flow.frames import takeover
-from holdfast.flow.frames.budgets import default_limits
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.sessions import sessions
 from holdfast.flow.turns import limits, stop, turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.deadlock import Caller, TurnWait, TurnWork, current_caller, enter_work, wait_graph
-from holdfast.flow.turns.turns import TurnAdmission, TurnRequest
+from holdfast.flow.turns.turns import TurnTerms
 from holdfast.ports import Env
-from holdfast.records.frames import Limits
 from holdfast.records.messages import Message
 from holdfast.records.recovery import StopCode
 from holdfast.records.scope import Scope
@@ -91,6 +89,8 @@ class TurnOpener:
 
     def wait_steps(self) -> Generator[OpeningWait, None, None]:
         """Yield waits until the turn is ours or has ended. If abandoned, nothing is left behind."""
+        if self._terms.limits is not None:
+            check_limits(self._terms.limits)
         if self._terms.wait is not None:
             self._until = self._env.clock.monotonic() + self._terms.wait
         self.caller = self.caller or current_caller(self._env)
@@ -136,22 +136,9 @@ class TurnOpener:
 
     def _is_over(self) -> bool:
         """Return True if the turn of the key, or the joined one, has ended."""
-        found = self.found
-        if found is None and self._terms.key is not None:
-            known = turns.find_turn_by_key(self._env, self.place, self._build_request())
-            found = self.found = None if known is None else known.place
-        if found is None:
-            return False
-        self.ended = found.frame not in load_current_state(self._env, found.actor).frames
+        self.found = found = self.found or turns.find_turn_by_key(self._env, self.place, self._terms)
+        self.ended = found is not None and found.frame not in load_current_state(self._env, found.actor).frames
         return self.ended
-
-    def _build_request(self) -> TurnRequest:
-        """Return the request. Limits are journaled whole, so that later defaults do not change them."""
-        terms, default = self._terms, default_limits(self._env, self.place.actor)
-        limits = default if terms.limits is None else check_limits(terms.limits).apply_to(default)
-        return TurnRequest(
-            messages=terms.messages, key=terms.key, tokens=terms.tokens, limits=limits, agent=terms.agent
-        )
 
     # Waiting
 
@@ -211,9 +198,9 @@ class TurnOpener:
                 turns.request_stop(self._env, live, INTERRUPT_REASON)
                 self._interrupted.add(live.frame)
             return
-        joined = turns.join_turn(self._act_for_session(), live, self._build_request())
+        joined = turns.join_turn(turns.act_for_session(self._env, live.thread), live, self._terms)
         if joined is not None:
-            self.found, self.said = joined.place, joined.messages
+            self.found, self.said = joined
 
     def _check_timeout(self) -> None:
         if self._until is not None and self._env.clock.monotonic() > self._until:
@@ -266,10 +253,6 @@ class TurnOpener:
             )
         return taken
 
-    def _act_for_session(self) -> Env:
-        """Return the environment in which a message is said: without a user of its own, the session's."""
-        return turns.act_for_session(self._env, self.place.thread)
-
     def _find_other_agent(self, turn: TurnPlace | None) -> str | None:
         """Return the turn's agent if it is another one: its tools and instructions are not ours.
 
@@ -284,13 +267,13 @@ class TurnOpener:
     def _begin(self) -> None:
         if not self._terms.messages:
             raise Refused(f"No turn of {self.place.thread} is live, so there is nothing to continue. Send a message.")
-        self.env = self._act_for_session()
-        taken = turns.begin_turn(self.env, self.place, self._build_request())
-        self.found, self.said, self.new = taken.place, taken.messages, taken.new
-        if taken.new:
+        self.env = turns.act_for_session(self._env, self.place.thread)
+        self.found, self.said = turns.begin_turn(self.env, self.place, self._terms)
+        self.new = bool(self.said)
+        if self.new:
             self.epoch = takeover.join_lease(self._env, self.place.actor)
         elif not self._is_over():
-            self.epoch = takeover.take_free_stream(self._env, taken.place.actor)
+            self.epoch = takeover.take_free_stream(self._env, self.found.actor)
 
     def _find_forced_end(self, live: TurnPlace, other: str | None) -> limits.ForcedEnd | None:
         """Return the end of a turn without a worker that can only be stopped; None if it can go on."""
@@ -313,14 +296,14 @@ class TurnOpener:
             takeover.release_stream(self._env, live.actor, epoch)
 
     def _join(self, live: TurnPlace) -> bool:
-        joined: TurnAdmission | None = TurnAdmission(place=live)
+        joined: turns.Admission | None = (live, ())
         if self._terms.messages:
-            joined = turns.join_turn(self._act_for_session(), live, self._build_request())
+            joined = turns.join_turn(turns.act_for_session(self._env, live.thread), live, self._terms)
         if joined is None:
             return False
-        self.found, self.said = joined.place, joined.messages
+        self.found, self.said = joined
         if not self._is_over():
-            self.epoch = takeover.take_free_stream(self._env, joined.place.actor)
+            self.epoch = takeover.take_free_stream(self._env, self.found.actor)
         return True
 
     def leave(self) -> None:
@@ -378,23 +361,6 @@ def end_if_free(env: Env, turn: TurnPlace, reason: str) -> None:
 
 
 IF_BUSY = ("queue", "reject", "interrupt", "join")
-
-
-class TurnTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The terms of a turn. Without messages: continue the live one."""
-
-    messages: tuple[Message, ...] = ()
-    key: str | None = None
-    if_busy: str = "queue"
-    wait: float | None = None
-    """The most seconds to wait for others."""
-    tokens: int | None = None
-    limits: Limits | None = None
-    agent: str | None = None
-    loops: int | None = None
-    """The limit of model calls, to be checked before a message joins the turn."""
-    cost: int | None = None
-    """The limit of its cost in billionths of a US dollar, checked likewise."""
 
 
 class Ticket(msgspec.Struct, eq=False):

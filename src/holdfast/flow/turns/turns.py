@@ -20,16 +20,24 @@ from holdfast.core.journal.codec import decode_event, encode
 from holdfast.core.journal.load import row_usage
 from holdfast.errors import Conflict, FrameNotFound, InvalidValue, KeyReused, Refused
 from holdfast.flow.frames import read as frame_read
+from holdfast.flow.frames.budgets import default_limits
 from holdfast.flow.frames.read import content_field, find_frame_row, load_current_state, read_event
 from holdfast.flow.journal import artifacts
 from holdfast.flow.journal.append import States, decide_and_append, redact_as_configured
 from holdfast.flow.sessions import read
-from holdfast.flow.turns.append import ConversationOver, MessageBatch, TurnPlace, append_to_turn, is_conversation_over
+from holdfast.flow.turns.append import (
+    ConversationOver,
+    MessageBatch,
+    TurnPlace,
+    add_facts,
+    append_to_turn,
+    is_conversation_over,
+)
 from holdfast.ports import Env
 from holdfast.records.events.envelope import ERASED, Draft, StoredEvent
 from holdfast.records.events.frames import CancelRequested, FramePushed, GoalContent, TurnJoined
 from holdfast.records.events.journal import ReasonContent
-from holdfast.records.frames import FrameLimits, FrameState, StreamState
+from holdfast.records.frames import FrameState, Limits, StreamState
 from holdfast.records.ids import own_key, ulid_bytes, ulid_text
 from holdfast.records.messages import Message
 from holdfast.records.recovery import StopCode
@@ -46,14 +54,21 @@ REPLY = "message"
 CONVERSATION_ENDED = "The conversation was ended."
 
 
-class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to begin or join a turn."""
+class TurnTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """The terms of a turn. Without messages: continue the live one."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[Message, ...] = ()
     key: str | None = None
+    if_busy: str = "queue"
+    wait: float | None = None
+    """The most seconds to wait for others."""
     tokens: int | None = None
-    limits: FrameLimits
+    limits: Limits | None = None
     agent: str | None = None
+    loops: int | None = None
+    """The limit of model calls, to be checked before a message joins the turn."""
+    cost: int | None = None
+    """The limit of its cost in billionths of a US dollar, checked likewise."""
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
@@ -68,13 +83,8 @@ class TurnEnd(msgspec.Struct, frozen=True):
     """The same in one word."""
 
 
-class TurnAdmission(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that was begun just now, joined, or found under its key."""
-
-    place: TurnPlace
-    new: bool = False
-    messages: tuple[Message, ...] = ()
-    """The messages appended by this call, if any."""
+Admission = tuple[TurnPlace, tuple[Message, ...]]
+"""A turn that was begun, joined, or found under its key, and the messages that this call appended, if any."""
 
 
 def turns_place(line: str) -> TurnPlace:
@@ -152,7 +162,7 @@ def _place_from_facts(place: TurnPlace, facts: FramePushed) -> TurnPlace | None:
     return TurnPlace(actor=place.actor, thread=facts.conversation, frame=facts.frame, started=facts.visible_from)
 
 
-def find_turn_by_key(env: Env, place: TurnPlace, wanted: TurnRequest) -> TurnAdmission | None:
+def find_turn_by_key(env: Env, place: TurnPlace, wanted: TurnTerms) -> TurnPlace | None:
     """Return the turn begun or joined under a key; refuse a key that was used for other messages."""
     if wanted.key is None:
         return None
@@ -172,13 +182,16 @@ def find_turn_by_key(env: Env, place: TurnPlace, wanted: TurnRequest) -> TurnAdm
         raise KeyReused(
             f"Key {wanted.key!r} stands for a turn that began with other words. Use a new key for a new message."
         )
-    return TurnAdmission(place=at)
+    return at
 
 
-def begin_turn(env: Env, place: TurnPlace, wanted: TurnRequest) -> TurnAdmission:
+def begin_turn(env: Env, place: TurnPlace, wanted: TurnTerms) -> Admission:
     """Begin a turn: message, frame and lease in one append. Call it once nothing else works on the thread."""
     frame = ulid_text(env.ids.ulid())
     content = redact_as_configured(env, GoalContent(goal=turn_goal(wanted.messages)))
+    limits = default_limits(env, place.actor)
+    if wanted.limits is not None:
+        limits = wanted.limits.apply_to(limits)  # They are journaled whole, so that later defaults do not change them.
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         roots = [one for one in state.frames.values() if one.parent is None]
@@ -195,22 +208,22 @@ def begin_turn(env: Env, place: TurnPlace, wanted: TurnRequest) -> TurnAdmission
             frame,
             parent=None,
             tokens=wanted.tokens,
-            limits=wanted.limits,
-            default=wanted.limits,
+            limits=limits,
+            default=limits,
             content=content,
             now=env.clock.now_ms(),
         )[place.actor][0]
-        facts = replace(pushed.facts, conversation=place.thread, visible_from=speech.versions[0], agent=wanted.agent)
-        return [*env.leases.draft_take(env.tenant, place.actor, state), replace(pushed, facts=facts)]
+        facts = {"conversation": place.thread, "visible_from": speech.versions[0], "agent": wanted.agent}
+        return [*env.leases.draft_take(env.tenant, place.actor, state), add_facts(pushed, **facts)]
 
     at = replace(place, frame=frame)
     said, changed = append_to_turn(env, at, wanted.messages, decide, key=wanted.key, same=lambda events: True)
     if changed.repeated:
         found = find_turn_by_key(env, place, wanted)
         assert found is not None, "a key that was used names what it was used for"
-        return found
+        return found, ()
     env.states.note_frame_stream(env.tenant, frame, place.actor)
-    return TurnAdmission(place=replace(at, started=said[0].version), new=True, messages=tuple(said))
+    return replace(at, started=said[0].version), tuple(said)
 
 
 def turn_goal(messages: Sequence[Message]) -> str:
@@ -219,7 +232,7 @@ def turn_goal(messages: Sequence[Message]) -> str:
     return text[:GOAL_CHARS] or "Answer."
 
 
-def join_turn(env: Env, turn: TurnPlace, wanted: TurnRequest) -> TurnAdmission | None:
+def join_turn(env: Env, turn: TurnPlace, wanted: TurnTerms) -> Admission | None:
     """Append messages to a turn under way; return None if it has ended meanwhile or is about to stop."""
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
@@ -232,9 +245,7 @@ def join_turn(env: Env, turn: TurnPlace, wanted: TurnRequest) -> TurnAdmission |
         said, changed = append_to_turn(env, turn, wanted.messages, decide, key=wanted.key, same=lambda events: True)
     except (_TurnOver, ConversationOver):
         return None
-    if changed.repeated:
-        return find_turn_by_key(env, turn, wanted)
-    return TurnAdmission(place=turn, messages=tuple(said))
+    return (find_turn_by_key(env, turn, wanted) or turn) if changed.repeated else turn, tuple(said)
 
 
 class _TurnOver(Conflict):
