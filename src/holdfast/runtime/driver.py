@@ -154,7 +154,7 @@ class TurnDriver:
             raise failed from error
         env = self._engine.env
         if reply.usage.input:
-            env.models.note(call.model, call.tokens, reply.usage.input, tenant=env.tenant)
+            env.models.note(call.model, call.packed.token_summary.used, reply.usage.input, tenant=env.tenant)
         await self.publish_versions()
 
     async def _fail_model(self, call: TurnModelCall, error: ModelFailed, retryable: bool) -> None:

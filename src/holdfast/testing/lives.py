@@ -77,7 +77,7 @@ class Life:
     def release(self, mortal: Holdfast) -> None:
         """Release the threads and files that a process releases by ending. Nothing is written."""
         env = mortal.env
-        self.story.gone.add(env.leases.name)
+        self.story.gone.add(env.leases.process.name)
         env.leases.close()
         env.journal.close()
 

@@ -204,7 +204,7 @@ def _check_owner(env: Env, sink: str, epoch: int) -> None:
     """Raise StaleEpoch if the lease was taken over: a process that slept must learn it before it sends."""
     place = sink_lease_stream(sink)
     head = env.journal.head(env.tenant, place)
-    if head is None or head.epoch != epoch or head.holder != env.leases.name:
+    if head is None or head.epoch != epoch or head.holder != env.leases.process.name:
         env.leases.mark_lost(env.tenant, place)
         raise StaleEpoch(place, epoch, epoch + 1 if head is None else head.epoch)
 

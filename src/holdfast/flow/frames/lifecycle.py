@@ -73,7 +73,6 @@ def change_frame(
     expected: int | None = None,
 ) -> ChangeResult:
     """Decide about one live frame and append the result."""
-    parse_id(frame_id)
     stream = find_frame_stream(env, frame_id)
 
     def run(states: States) -> Drafts:
@@ -224,7 +223,6 @@ def _explain_parent(env: Env, parent: str) -> ParentNotActive:
 
 def _is_pushed(env: Env, frame_id: str, content: frames.GoalContent, parent: str | None) -> bool:
     """Return True if this very frame exists; refuse another frame with its id."""
-    parse_id(frame_id)
     try:
         stream, row = find_frame_row(env, frame_id)
     except FrameNotFound:
@@ -285,7 +283,6 @@ def pop_frame(
 
     Returns the frame as it ended, or None if it had ended before.
     """
-    parse_id(frame_id)
     content = redact_as_configured(env, content)
     stream = find_frame_stream(env, frame_id)
     last: list[FrameState] = []
@@ -348,7 +345,7 @@ def _revoke_lease(env: Env, stream: str, state: StreamState, events: list[Draft]
     """Take the lease from the owner of another actor's stream: cancelling reaches into it in the same append."""
     if state.holder is None or env.leases.holds(env.tenant, stream):
         return events
-    epoch, owner = state.epoch + 1, env.leases.name
+    epoch, owner = state.epoch + 1, env.leases.process.name
     return [
         Draft(type="lease.taken", facts=LeaseTaken(epoch=epoch, owner=owner)),
         *events,

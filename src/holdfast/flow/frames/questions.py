@@ -20,7 +20,6 @@ from holdfast.flow.frames.read import (
     find_frame_stream,
     find_question_row,
     load_current_state,
-    parse_id,
     read_event,
     row_ulid,
 )
@@ -206,7 +205,6 @@ def resume_frame(
     content: frames.AnswerContent | None = None,
 ) -> ChangeResult:
     """Resume a suspended frame. `bring` answers its question in the same append, with `token` as the right to."""
-    parse_id(frame_id)
     content = redact_as_configured(env, content)
     stream = find_frame_stream(env, frame_id)
     frame = load_current_state(env, stream).frames.get(frame_id)

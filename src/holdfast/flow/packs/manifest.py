@@ -22,7 +22,7 @@ from holdfast.core.packs.manifest import RENDERER_VERSION, list_pieces
 from holdfast.core.packs.segments import WINDOW_PART
 from holdfast.errors import Conflict, InvalidValue, SessionClosed
 from holdfast.flow.frames.lifecycle import check_live, match_event
-from holdfast.flow.frames.read import find_frame_stream, frame_thread, load_current_state, parse_id, read_event
+from holdfast.flow.frames.read import find_frame_stream, frame_thread, load_current_state, read_event
 from holdfast.flow.journal import artifacts, telemetry
 from holdfast.flow.journal.append import States, decide_and_append, redact_as_configured
 from holdfast.ports import Env
@@ -144,7 +144,6 @@ def _check_pack(env: Env, packed: AssembledPack, frame: str | None) -> str:
         if made_for is not None:
             raise InvalidValue(f"This pack was made for frame {made_for}. Journal it with hf.index.begin_model_call.")
         return thread
-    parse_id(frame)
     stream = find_frame_stream(env, frame)
     within = parse_scope(stream).get("session")
     # A frame outside any session may work for one; a frame within a session works for that session only.

@@ -24,7 +24,6 @@ from holdfast.flow.frames.read import (
     frame_place,
     iter_ancestors,
     load_current_state,
-    parse_id,
     read_event,
     read_handle,
 )
@@ -109,11 +108,9 @@ def frame_visibility(env: Env, frame_id: str, *, turn: int | None = None) -> Vis
 
     `turn` is the version of the message that began it, if the caller knows that the frame is a turn.
     """
-    parse_id(frame_id)
     stream = find_frame_stream(env, frame_id)
     state = load_current_state(env, stream)
-    check_live(env, state, frame_id)
-    frame = state.frames[frame_id]
+    frame = check_live(env, state, frame_id)
     if turn is None or frame.goal != frame.pushed:
         info = describe_frame(env, stream, frame)
     else:

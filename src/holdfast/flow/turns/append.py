@@ -143,7 +143,9 @@ def append_to_turn(
         )
         if release is not None and any(name == "lease.released" for name, _ in changed.facts):
             env.leases.remove_user(*here, release)
-    if any(name == "frame.popped" and ended.frame == place.frame for name, ended in changed.facts):
+    if env.transients.kept and any(
+        name == "frame.popped" and ended.frame == place.frame for name, ended in changed.facts
+    ):
         _clear_transients(env, place)
     if changed.repeated or not messages:
         return [], changed

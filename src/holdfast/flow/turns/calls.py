@@ -87,11 +87,6 @@ class TurnModelCall(TurnCall, eq=False):
     digest: str | None = None
     repeated: bool = False
 
-    @property
-    def tokens(self) -> int:
-        """The tokens of its pack."""
-        return self.packed.token_summary.used
-
     def __repr__(self) -> str:
         return f"CallModel({self.model!r}, call={self.call!r})"
 

@@ -322,7 +322,8 @@ class TurnEngine:
             message = calls.read_response(response, finish)
             self.check_claimed()
             env, place = self.env, self.place
-            used = model_calls.reply_usage(env, place.thread, call.tokens, message, usage)
+            shown = call.packed.token_summary.used
+            used = model_calls.reply_usage(env, place.thread, shown, message, usage)
             unfit = self.find_problem is not None and not message.tool_calls and self.find_problem(message) is not None
             try:
                 said, self.used = calls.end_turn_model_call(
@@ -332,7 +333,7 @@ class TurnEngine:
                     message,
                     model=call.model or call.packed.model,
                     usage=used,
-                    doubtful=Usage.estimate(call.tokens) if call.repeated else None,
+                    doubtful=Usage.estimate(shown) if call.repeated else None,
                     may_end=not unfit,
                     release=self._epoch,
                 )
@@ -495,4 +496,4 @@ class TurnEngine:
         Usage by an earlier process that made the same call is counted where that call is given up.
         """
         shown = [call for call in self._open.values() if isinstance(call, TurnModelCall) and not call.answered]
-        return Usage.estimate(sum(call.tokens for call in shown))
+        return Usage.estimate(sum(call.packed.token_summary.used for call in shown))

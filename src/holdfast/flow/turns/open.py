@@ -35,7 +35,15 @@ from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.sessions import sessions
 from holdfast.flow.turns import limits, stop, turns
 from holdfast.flow.turns.append import TurnPlace
-from holdfast.flow.turns.deadlock import Caller, TurnWait, TurnWork, current_caller, enter_work, wait_graph
+from holdfast.flow.turns.deadlock import (
+    Caller,
+    ConversationNode,
+    TurnWait,
+    TurnWork,
+    current_caller,
+    enter_work,
+    wait_graph,
+)
 from holdfast.flow.turns.turns import TurnTerms
 from holdfast.ports import Env
 from holdfast.records.messages import Message
@@ -136,7 +144,9 @@ class TurnOpener:
 
     def _is_over(self) -> bool:
         """Return True if the turn of the key, or the joined one, has ended."""
-        self.found = found = self.found or turns.find_turn_by_key(self._env, self.place, self._terms)
+        if self.found is None and self._terms.key is not None:
+            self.found = turns.find_turn_by_key(self._env, self.place, self._terms)
+        found = self.found
         self.ended = found is not None and found.frame not in load_current_state(self._env, found.actor).frames
         return self.ended
 
@@ -178,7 +188,7 @@ class TurnOpener:
         assert self.caller is not None
         waits_at_all = self._terms.if_busy != "reject" and self._terms.wait != 0
         if self._waiting is None and waits_at_all:
-            node = wait_graph.node(self._env, self.place.thread)
+            node = ConversationNode(self._env.journal.secret, self._env.tenant, self.place.thread)
             self._waiting = wait_graph.begin_wait(self.caller, node, self._terms.if_busy)
 
     def _handle_busy(self) -> None:
@@ -241,7 +251,8 @@ class TurnOpener:
                 if not self.new and self.found is not None:
                     self.env = turns.act_for_turn(env, self.found)
                 assert self.caller is not None
-                self.work = (wait_graph.begin_work(self.caller, wait_graph.node(env, self.place.thread)),)
+                node = ConversationNode(env.journal.secret, env.tenant, self.place.thread)
+                self.work = (wait_graph.begin_work(self.caller, node),)
                 # Callbacks for these events work for this turn: a message that they send would wait for it.
                 told.enter_context(enter_work(*self.work))
         if other is not None and not taken:

@@ -67,7 +67,7 @@ def stop_turn(
         *below, popped = lifecycle.pop({turn.actor: growing.state}, turn.actor, turn.frame, status, end)[turn.actor]
         growing.add([*below, add_facts(popped, code=code)])
         taken = env.leases.draft_take(env.tenant, turn.actor, state) if unowned else []
-        given_back = LeaseReleased(epoch=state.epoch + 1, owner=env.leases.name)
+        given_back = LeaseReleased(epoch=state.epoch + 1, owner=env.leases.process.name)
         after = [Draft(type="lease.released", facts=given_back)] if taken else []
         return [*taken, *growing.drafts, *after]
 
