@@ -143,9 +143,8 @@ def append_to_turn(
         )
         if release is not None and any(name == "lease.released" for name, _ in changed.facts):
             env.leases.remove_user(*here, release)
-    if env.transients.kept and any(
-        name == "frame.popped" and ended.frame == place.frame for name, ended in changed.facts
-    ):
+    ended = [facts.frame for name, facts in changed.facts if name == "frame.popped"]
+    if env.transients.kept and place.frame in ended:
         _clear_transients(env, place)
     if changed.repeated or not messages:
         return [], changed

@@ -37,8 +37,14 @@ from holdfast.flow.turns.calls import (
     add_edit_note,
     error_text,
 )
-from holdfast.flow.turns.limits import ModelLimits, check_bounds, describe_limit
-from holdfast.flow.turns.model_calls import ModelCallContext, TurnModelCalls, has_unanswered_message
+from holdfast.flow.turns.model_calls import (
+    ModelCallContext,
+    ModelLimits,
+    TurnModelCalls,
+    check_bounds,
+    describe_limit,
+    has_unanswered_message,
+)
 from holdfast.flow.turns.open import Ticket, TurnOpener
 from holdfast.flow.turns.tool_calls import (
     CHECK_FIRST,
@@ -298,8 +304,7 @@ class TurnEngine:
 
     def _begin_model(self, view: TurnView, context: ModelCallContext | None) -> TurnModelCall:
         """Begin the next model call with its context, or repeat a call that was begun before."""
-        if self._models.cost is not None:
-            self._models.cost.check()
+        self._models.check_cost()
         sent = view.step.call
         if sent is not None:  # An earlier process may have sent it: the same call, with the pack that was shown then.
             call = TurnModelCall(sent.id, rebuild.pack_at(self.env, sent.id, None), sent.name or "", repeated=True)
