@@ -129,7 +129,7 @@ class _SimulatedLeases(StreamLeases):
 
     def __init__(self, journal: Any, clock: Any, lease_ms: int, gone: set[str]) -> None:
         super().__init__(journal, clock, lease_ms)
-        self._process = _SimulatedProcessName(gone)
+        self.process = _SimulatedProcessName(gone)
 
 
 # points inside a program
