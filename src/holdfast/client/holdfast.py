@@ -143,7 +143,7 @@ class Holdfast:
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Search messages and entries of every conversation and scope; return the best matches first."""
-        return state_search.search_tenant(self.env, query, limit)
+        return state_search.search_journal(self.env, None, query, limit)
 
     def questions(self) -> Iterator[QuestionInfo]:
         """Iterate over all open questions that can be answered, in order of their frames' ids."""

@@ -175,7 +175,7 @@ class Session:
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Search the messages of this thread; return the best matches first, each with the Message as its `value`."""
-        return state_search.search_thread(self._env, self._thread_stream, query, limit)
+        return state_search.search_journal(self._env, self._thread_stream, query, limit)
 
     # packs
 

@@ -1,4 +1,8 @@
-"""The life of frames: push, update, pop. One append each, over as many streams as it takes."""
+"""The life of frames: push, update, pop, and the tokens that they reserve and spend.
+
+Each is one append, over as many streams as it takes. With a key, a second call changes nothing if it asks for the same,
+and is refused if it does not.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.frames import evidence, lifecycle
-from holdfast.core.frames.budgets import check_limits
+from holdfast.core.frames import budgets, evidence, lifecycle
 from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.numbers import is_number
 from holdfast.errors import (
@@ -23,7 +26,15 @@ from holdfast.errors import (
     ParentNotFound,
     VersionConflict,
 )
-from holdfast.flow.frames.read import content_field, find_frame_row, find_frame_stream, parse_id, read_event, read_frame
+from holdfast.flow.frames.read import (
+    content_field,
+    find_frame_row,
+    find_frame_stream,
+    load_current_state,
+    parse_id,
+    read_event,
+    read_frame,
+)
 from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append, redact_as_configured
 from holdfast.ports import Env
 from holdfast.records.events import frames
@@ -31,8 +42,12 @@ from holdfast.records.events.envelope import ERASED, Content, Draft, Event
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken
 from holdfast.records.frames import LIVE_STATUSES, FrameLimits, FrameState, Limits, StreamState
 from holdfast.records.ids import ulid_text
+from holdfast.records.scope import Scope, parse_scope
+from holdfast.records.usage import Usage
 
 Decide = Callable[[StreamState], Sequence[Draft]]
+BLOCK_LIMITS = FrameLimits(context_tokens=128_000, tool_calls=50, depth=3, timeout_ms=None)
+"""The limits of a frame if none are given and no model is named."""
 
 
 def check_goal(content: frames.GoalContent, *, required: bool = False) -> None:
@@ -97,6 +112,15 @@ def check_live(env: Env, state: StreamState, frame_id: str, expected: int | None
     return frame
 
 
+def default_limits(env: Env, stream: str) -> FrameLimits:
+    """Return the default limits of a block: within a session, as much context as its model accepts."""
+    session = parse_scope(stream).get("session")
+    known = None if session is None else load_current_state(env, Scope.session(session).text).session
+    if known is None or known.model is None:
+        return BLOCK_LIMITS
+    return replace(BLOCK_LIMITS, context_tokens=env.models.info(known.model).input_budget)
+
+
 def push_frame(
     env: Env,
     stream: str | None,
@@ -116,7 +140,7 @@ def push_frame(
         raise Draining
     check_goal(content, required=True)
     if limits is not None:
-        check_limits(limits)
+        budgets.check_limits(limits)
     content = redact_as_configured(env, content)
     above = None if parent is None else (_parent_stream(env, parent), parent)
     home = _home_stream(stream, above)
@@ -246,7 +270,7 @@ def update_frame(
 ) -> ChangeResult:
     """Change a frame's goal, limits, tokens or status."""
     if limits is not None:
-        check_limits(limits)
+        budgets.check_limits(limits)
     if content is not None:
         check_goal(content)
     content = redact_as_configured(env, content)
@@ -267,6 +291,31 @@ def update_frame(
         same=same,
         expected=expected,
     )
+
+
+def reserve_tokens(env: Env, frame: str, purpose: str, amount: int, key: str | None) -> ChangeResult:
+    """Reserve tokens for a purpose: until they are released, neither another purpose nor a child can have them."""
+    same = match_event("frame.reserved", frame=frame, purpose=purpose, amount=amount)
+    return change_frame(env, frame, lambda state: budgets.reserve(state, frame, purpose, amount), key=key, same=same)
+
+
+def release_reservation(env: Env, frame: str, purpose: str, amount: int | None, key: str | None) -> ChangeResult:
+    """Release a reservation: `amount` of it, or all of it if that is None."""
+
+    def same(events: list[Event]) -> bool:
+        given = [event.facts for event in events if event.type == "frame.reserved"]
+        return any(
+            (facts.frame, facts.purpose) == (frame, purpose) and facts.amount < 0 and amount in (None, -facts.amount)
+            for facts in given
+        )
+
+    return change_frame(env, frame, lambda state: budgets.release(state, frame, purpose, amount), key=key, same=same)
+
+
+def spend_tokens(env: Env, frame: str, usage: Usage | int, purpose: str | None, key: str | None) -> ChangeResult:
+    """Record usage that was paid for, from a purpose's reservation first. What exceeds the budget is an overdraft."""
+    same = match_event("frame.spent", frame=frame, usage=budgets.to_usage(usage), purpose=purpose)
+    return change_frame(env, frame, lambda state: budgets.spend(state, frame, usage, purpose), key=key, same=same)
 
 
 def pop_frame(

@@ -20,10 +20,11 @@ from holdfast.core.journal.codec import decode_event, encode
 from holdfast.core.journal.load import row_usage
 from holdfast.errors import Conflict, FrameNotFound, InvalidValue, KeyReused, Refused
 from holdfast.flow.frames import read as frame_read
-from holdfast.flow.frames.budgets import default_limits
+from holdfast.flow.frames.lifecycle import default_limits
 from holdfast.flow.frames.read import content_field, find_frame_row, load_current_state, read_event
 from holdfast.flow.journal import artifacts
 from holdfast.flow.journal.append import States, decide_and_append, redact_as_configured
+from holdfast.flow.journal.read import iterate_stored
 from holdfast.flow.sessions import read
 from holdfast.flow.turns.append import (
     ConversationOver,
@@ -404,14 +405,12 @@ def read_turn_messages(env: Env, turn: TurnPlace) -> list[Message]:
     """Return the messages of a turn, oldest first."""
     found: list[Message] = []
     query = EventQuery(tenant=env.tenant, stream=turn.thread, after=turn.started - 1, types=read.MESSAGE_TYPES)
-    while page := env.journal.read(query):
-        for event in map(decode_event, page):
-            (message,) = read.decode_messages(env, [event])
-            if message.role == "user" and event.facts.frame not in (None, turn.frame):
-                return found  # Another turn begins.
-            if event.facts.frame == turn.frame or message.role == "user":
-                found.append(message)  # Messages that others appended meanwhile are not this turn's.
-        query = replace(query, after=page[-1].version)
+    for event in map(decode_event, iterate_stored(env.journal, query)):
+        (message,) = read.decode_messages(env, [event])
+        if message.role == "user" and event.facts.frame not in (None, turn.frame):
+            break  # Another turn begins.
+        if event.facts.frame == turn.frame or message.role == "user":
+            found.append(message)  # Messages that others appended meanwhile are not this turn's.
     return found
 
 
