@@ -5,6 +5,7 @@ One call has one outcome. An intent without one was interrupted by a crash.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from holdfast.core.frames import budgets, calls
@@ -31,15 +32,11 @@ def begin_model_call(
     """Journal that a model is about to be called, and return the call's id."""
     call = ulid_text(env.ids.ulid())
     content = None if request is None else redact_as_configured(env, CallContent(arguments=request))
-    changed = change_frame(
-        env,
-        frame,
-        lambda state: calls.begin_model(
-            state, frame, call, model=model, if_interrupted=if_interrupted, content=content, now=env.clock.now_ms()
-        ),
-        key=key,
-        same=match_event("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted),
+    begin = partial(
+        calls.begin_model, frame_id=frame, call_id=call, model=model, if_interrupted=if_interrupted, content=content
     )
+    same = match_event("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted)
+    changed = change_frame(env, frame, lambda state: begin(state, now=env.clock.now_ms()), key=key, same=same)
     made: str = changed.last_facts("model.requested").call
     if made == call:  # Otherwise the call was begun before, under this key.
         telemetry.begin_model_span(env, call, frame=frame, model=model)
@@ -65,23 +62,10 @@ def end_model_call(
     content = redact_as_configured(env, _call_content(response=response, provider_id=provider_id, error=error))
     type_name = "model.responded" if error is None else "model.failed"
     code = None if error is None else _error_code(content.error)
-    changed = _end_call(
-        env,
-        frame,
-        call,
-        lambda state: calls.end_model(
-            state,
-            frame,
-            call,
-            usage=record,
-            finish=finish,
-            error=code,
-            retryable=retryable,
-            doubtful=doubtful,
-            content=content,
-        ),
-        match_event(type_name, content, frame=frame, call=call, usage=record),
-    )
+    how: Any = {"finish": finish, "error": code, "retryable": retryable, "doubtful": doubtful}
+    decide = partial(calls.end_model, frame_id=frame, call_id=call, usage=record, content=content, **how)
+    same = match_event(type_name, content, frame=frame, call=call, usage=record)
+    changed = _end_call(env, frame, call, decide, same)
     telemetry.end_model_span(env, call, usage=record, finish=finish, error=code)
     return changed
 
@@ -99,15 +83,11 @@ def begin_tool_call(
     """Journal that a tool is about to be called; return the call's id, which is also its idempotency key."""
     call = ulid_text(env.ids.ulid())
     content = redact_as_configured(env, _call_content(arguments=arguments, provider_id=provider_id))
-    changed = change_frame(
-        env,
-        frame,
-        lambda state: calls.begin_tool(
-            state, frame, call, name, if_interrupted=if_interrupted, content=content, now=env.clock.now_ms()
-        ),
-        key=key,
-        same=match_event("tool.requested", content, frame=frame, name=name, if_interrupted=if_interrupted),
+    begin = partial(
+        calls.begin_tool, frame_id=frame, call_id=call, name=name, if_interrupted=if_interrupted, content=content
     )
+    same = match_event("tool.requested", content, frame=frame, name=name, if_interrupted=if_interrupted)
+    changed = change_frame(env, frame, lambda state: begin(state, now=env.clock.now_ms()), key=key, same=same)
     return str(changed.last_facts("tool.requested").call)
 
 
@@ -123,42 +103,25 @@ def end_tool_call(
 ) -> ChangeResult:
     """Journal that a tool returned, failed or was given up."""
     content = redact_as_configured(env, _call_content(value=value, error=error))
-    failed = error is not None
-    return _end_call(
-        env,
-        frame,
-        call,
-        lambda state: calls.end_tool(
-            state, frame, call, failed=failed, interrupted=interrupted, tokens=tokens, content=content
-        ),
-        match_event(
-            "tool.returned", content, frame=frame, call=call, failed=failed, interrupted=interrupted, tokens=tokens
-        ),
-    )
+    how: Any = {"failed": error is not None, "interrupted": interrupted, "tokens": tokens}
+    decide = partial(calls.end_tool, frame_id=frame, call_id=call, content=content, **how)
+    return _end_call(env, frame, call, decide, match_event("tool.returned", content, frame=frame, call=call, **how))
 
 
 def begin_run(env: Env, frame: str, name: str, if_interrupted: str) -> str:
     """Journal that a memoised step is about to run."""
     call = ulid_text(env.ids.ulid())
-    changed = change_frame(
-        env,
-        frame,
-        lambda state: calls.begin_run(state, frame, call, name, if_interrupted=if_interrupted, now=env.clock.now_ms()),
-    )
+    begin = partial(calls.begin_run, frame_id=frame, call_id=call, name=name, if_interrupted=if_interrupted)
+    changed = change_frame(env, frame, lambda state: begin(state, now=env.clock.now_ms()))
     return str(changed.last_facts("run.requested").call)
 
 
 def end_run(env: Env, frame: str, call: str, *, value: Any = None, error: str | None = None, key: str) -> ChangeResult:
     """Journal a memoised step's outcome. Only success takes the key, so that a failed step can run again."""
     content = redact_as_configured(env, _call_content(value=value, error=error))
-    failed = error is not None
-    return change_frame(
-        env,
-        frame,
-        lambda state: calls.end_run(state, frame, call, failed=failed, content=content),
-        key=None if failed else key,
-        same=match_event("run.returned", content, frame=frame, call=call),
-    )
+    decide = partial(calls.end_run, frame_id=frame, call_id=call, failed=error is not None, content=content)
+    same = match_event("run.returned", content, frame=frame, call=call)
+    return change_frame(env, frame, decide, key=key if error is None else None, same=same)
 
 
 def outcome_key(call: str) -> str:

@@ -224,8 +224,7 @@ class TransientEntries:
 
     def get(self, place: TransientScope, key: str, now: int) -> StoredEntry | None:
         """Return the entry that overlays a key, if it has not expired."""
-        entry = self.at(place, key)
-        return entry if entry is not None and entry.is_live(now) else None
+        return live_or_none(self.at(place, key), now)
 
     def put(self, place: TransientScope, key: str, entry: StoredEntry, before: StoredEntry | None) -> bool:
         """Overlay a key with an entry in place of `before`; return False if another entry is there now."""

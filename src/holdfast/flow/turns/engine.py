@@ -304,7 +304,8 @@ class TurnEngine:
 
     def _begin_model(self, view: TurnView, context: ModelCallContext | None) -> TurnModelCall:
         """Begin the next model call with its context, or repeat a call that was begun before."""
-        self._models.check_cost()
+        if self._limits.cost is not None:
+            self._models.check_cost()
         sent = view.step.call
         if sent is not None:  # An earlier process may have sent it: the same call, with the pack that was shown then.
             call = TurnModelCall(sent.id, rebuild.pack_at(self.env, sent.id, None), sent.name or "", repeated=True)

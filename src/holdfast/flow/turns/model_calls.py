@@ -258,8 +258,6 @@ class TurnModelCalls:
 
     def check_cost(self) -> None:
         """Refuse another model call if the cost so far is unknown or at its limit; costs are read once."""
-        if self._limits.cost is None:
-            return
         why = self._find_unknown_cost()
         if why is not None:
             raise UnknownCost(why)
