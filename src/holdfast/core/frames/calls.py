@@ -55,11 +55,11 @@ def end_model(
     call_id: str,
     *,
     usage: Usage,
-    finish: str | None,
-    error: str | None,
-    retryable: bool,
-    doubtful: Usage | None,
-    content: calls.CallContent | None,
+    finish: str | None = None,
+    error: str | None = None,
+    retryable: bool = False,
+    doubtful: Usage | None = None,
+    content: calls.CallContent | None = None,
 ) -> list[Draft]:
     """Record a model's answer or failure, with its usage either way."""
     frame = _check_open(state, frame_id, call_id, "model")
@@ -113,8 +113,8 @@ def end_tool(
     *,
     failed: bool,
     interrupted: bool,
-    tokens: int | None,
-    content: calls.CallContent | None,
+    tokens: int | None = None,
+    content: calls.CallContent | None = None,
 ) -> list[Draft]:
     """Record that a tool returned or failed, or that its interrupted call was given up."""
     _check_open(state, frame_id, call_id, "tool")
@@ -133,7 +133,7 @@ def begin_run(
 
 
 def end_run(
-    state: StreamState, frame_id: str, call_id: str, *, failed: bool, content: calls.CallContent | None
+    state: StreamState, frame_id: str, call_id: str, *, failed: bool, content: calls.CallContent | None = None
 ) -> list[Draft]:
     """Record that a memoised step returned or failed."""
     _check_open(state, frame_id, call_id, "run")

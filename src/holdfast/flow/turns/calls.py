@@ -218,17 +218,7 @@ def end_turn_model_call(
         nonlocal total
         frame = check_live(env, state, turn.frame)
         growing = DraftBuilder(state, env.clock.now_ms())
-        (ended,) = calls.end_model(
-            state,
-            turn.frame,
-            call,
-            usage=record,
-            finish=message.finish,
-            error=None,
-            retryable=False,
-            doubtful=doubtful,
-            content=None,
-        )
+        (ended,) = calls.end_model(state, turn.frame, call, usage=record, finish=message.finish, doubtful=doubtful)
         news_since = state.version > frame.calls[call].version
         growing.add([add_facts(ended, stream=turn.thread, message=speech.versions[0])])
         frame = growing.state.frames[turn.frame]
@@ -317,7 +307,6 @@ def draft_tool_frame(
         one.request.id,
         parent=(turn.actor, turn.frame),
         tokens=one.tokens if one.tokens is not None else None if unlimited else 0,
-        limits=None,
         default=FrameLimits(),
         content=goal,
         now=env.clock.now_ms(),
@@ -395,8 +384,7 @@ def _draft_tool_end(
     """Return the drafts that end a call's intent, and its frame with everything unfinished below it."""
     growing = DraftBuilder(state, env.clock.now_ms())
     if call in live_frame(state, turn.frame).calls:
-        how = {"failed": came.failed, "interrupted": came.interrupted}
-        (returned,) = calls.end_tool(state, turn.frame, call, tokens=None, content=None, **how)
+        (returned,) = calls.end_tool(state, turn.frame, call, failed=came.failed, interrupted=came.interrupted)
         growing.add([add_facts(returned, **placed)])
     frame = growing.state.frames.get(call)
     if frame is not None:

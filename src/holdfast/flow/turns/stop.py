@@ -104,18 +104,8 @@ def _estimate_usage(env: Env, call: str) -> Usage:
 def _draft_call_end(turn: TurnPlace, state: StreamState, call: Call, usage: Usage, kept: int | None) -> list[Draft]:
     """Return the draft that ends a call; that of a model names the message with the kept part of its reply."""
     if call.kind == "tool":
-        return calls.end_tool(state, turn.frame, call.id, failed=True, interrupted=True, tokens=None, content=None)
+        return calls.end_tool(state, turn.frame, call.id, failed=True, interrupted=True)
     if call.kind == "run":
-        return calls.end_run(state, turn.frame, call.id, failed=True, content=None)
-    (draft,) = calls.end_model(
-        state,
-        turn.frame,
-        call.id,
-        usage=usage,
-        finish=None,
-        error="stopped",
-        retryable=False,
-        doubtful=None,
-        content=None,
-    )
+        return calls.end_run(state, turn.frame, call.id, failed=True)
+    (draft,) = calls.end_model(state, turn.frame, call.id, usage=usage, error="stopped")
     return [draft if kept is None else add_facts(draft, stream=turn.thread, message=kept)]

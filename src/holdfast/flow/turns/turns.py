@@ -190,9 +190,7 @@ def begin_turn(env: Env, place: TurnPlace, wanted: TurnTerms) -> Admission:
     """Begin a turn: message, frame and lease in one append. Call it once nothing else works on the thread."""
     frame = ulid_text(env.ids.ulid())
     content = redact_as_configured(env, GoalContent(goal=turn_goal(wanted.messages)))
-    limits = default_limits(env, place.actor)
-    if wanted.limits is not None:
-        limits = wanted.limits.apply_to(limits)  # They are journaled whole, so that later defaults do not change them.
+    default = default_limits(env, place.actor)  # Journaled with the turn, so that later defaults do not change it.
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         roots = [one for one in state.frames.values() if one.parent is None]
@@ -207,10 +205,9 @@ def begin_turn(env: Env, place: TurnPlace, wanted: TurnTerms) -> Admission:
             {place.actor: state},
             place.actor,
             frame,
-            parent=None,
             tokens=wanted.tokens,
-            limits=limits,
-            default=limits,
+            limits=wanted.limits,
+            default=default,
             content=content,
             now=env.clock.now_ms(),
         )[place.actor][0]
