@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.frames import lifecycle, stack
-from holdfast.core.frames.next_step import TurnMessage, TurnStep, next_turn_step
+from holdfast.core.frames.next_step import TurnStep, next_turn_step
 from holdfast.core.frames.questions import is_resumable
 from holdfast.core.journal.codec import decode_event, encode
 from holdfast.core.journal.load import row_usage
@@ -289,10 +289,7 @@ def read_turn(env: Env, turn: TurnPlace, known: KnownTail | None = None) -> Turn
         frame,
         children=children,
         waiting=[id for _, id in refs],
-        said=[
-            TurnMessage(version=one.version, role=one.role, calls=tuple(call.id for call in one.tool_calls))
-            for one in tail
-        ],
+        said=tail,
         stopping=stopping,
         now=env.clock.now_ms(),
         frames=state.frames,
