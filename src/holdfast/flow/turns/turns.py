@@ -99,12 +99,9 @@ def turns_place(line: str) -> TurnPlace:
 
 def find_live_turn(env: Env, place: TurnPlace) -> TurnPlace | None:
     """Return the live turn of a thread, or None."""
-    for frame in stack.walk_root_first(load_current_state(env, place.actor).frames):
-        if frame.parent is None and frame.outer is None:
-            found = find_frame_turn(env, place, frame)
-            if found is not None:
-                return found
-    return None
+    live = stack.walk_root_first(load_current_state(env, place.actor).frames)
+    found = (find_frame_turn(env, place, frame) for frame in live if frame.parent is None and frame.outer is None)
+    return next((turn for turn in found if turn is not None), None)
 
 
 def find_frame_turn(env: Env, place: TurnPlace, frame: FrameState) -> TurnPlace | None:
