@@ -55,7 +55,7 @@ def begin_model_span(
     if env.telemetry is None:
         return
     with _warn_of_failure():
-        provider = None if env.models is None or model is None else env.models.info(model).provider
+        provider = None if model is None else env.models.info(model).provider
         attributes = call_attributes(
             call=call, frame=frame, model=model, provider=provider, conversation=conversation, packed=packed
         )
