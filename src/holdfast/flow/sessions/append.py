@@ -130,6 +130,8 @@ def draft_messages(
     env: Env, stream: str, state: StreamState, entries: Sequence[MessageDraft]
 ) -> tuple[list[Draft], list[Draft], list[Draft]]:
     """Return the drafts before the messages in their thread, the messages, and the drafts for their session."""
+    if not entries:
+        return [], [], []
     thread, over = state.thread or ThreadState(), is_reset(state, stream)
     # Load the session afresh: if another thread restarted it already, this commit leaves its stream alone.
     before, anew = begin_generation(thread, load_current_state(env, session_stream(stream))) if over else ([], [])
@@ -223,6 +225,10 @@ class MessagePreparer(msgspec.Struct):
     env: Env
     tokenizer: Tokenizer
     framing: Framing
+    frame: str | None = None
+    """The turn that the messages belong to, if any."""
+    call: str | None = None
+    """The model call that an assistant's message answers."""
     placed: dict[str, Artifact] = msgspec.field(default_factory=dict)
     given: dict[str, str] = msgspec.field(default_factory=dict)
     """The new ids of calls, by the ids they were given with."""
@@ -299,6 +305,8 @@ class MessagePreparer(msgspec.Struct):
             model=message.model,
             provider=message.provider,
             usage=message.usage,
+            frame=self.frame,
+            call=self.call if message.role == "assistant" else None,
             artifacts=tuple(dict.fromkeys(named)),
         )
         return message, MessageDraft(facts=facts, content=message_content(stored, large), answers=tuple(answers))

@@ -23,7 +23,7 @@ from holdfast.flow.sessions.append import MessagePreparer
 from holdfast.flow.sessions.read import session_stream
 from holdfast.ports import Env
 from holdfast.records.batches import Artifact
-from holdfast.records.events.envelope import Draft, Event
+from holdfast.records.events.envelope import Draft
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Message
@@ -88,38 +88,28 @@ def append_to_turn(
     decide: Decide,
     *,
     key: str | None = None,
-    same: Callable[[list[Event]], bool] | None = None,
     release: int | None = None,
     call: str | None = None,
     placed: Sequence[Artifact] = (),
 ) -> tuple[list[Message], ChangeResult]:
     """Append messages and the turn's events in one append; return the messages as stored.
 
-    `release` also gives back the lease of that epoch if the turn ends. No messages are returned if the key had been
-    used for this before.
+    `release` also gives back the lease of that epoch if the turn ends. A key that was used before returns no messages.
     """
     tokenizer, info = append.thread_tokenizer(env, place.thread)
-    prepared = MessagePreparer(env, tokenizer, framing_of(info.provider, info.name)).prepare(messages)
+    preparer = MessagePreparer(env, tokenizer, framing_of(info.provider, info.name), place.frame, call)
+    prepared = preparer.prepare(messages)
     ids = tuple(ulid_text(env.ids.ulid()) for _ in messages)
     written: list[MessageBatch] = []
 
     def run(states: States) -> dict[str, list[Draft]]:
         if messages and place.started and is_conversation_over(states[place.thread].thread, place.started):
             raise ConversationOver(f"{place.thread} has ended, or was rewound, since this turn began in it.")
-        before, said, anew = list[Draft](), list[Draft](), list[Draft]()
-        if messages:
-            before, said, anew = append.draft_messages(env, place.thread, states[place.thread], prepared.entries)
-        said = [
-            add_facts(replace(draft, id=id), frame=place.frame, call=call if message.role == "assistant" else None)
-            for draft, id, message in zip(said, ids, messages, strict=True)
-        ]
+        before, said, anew = append.draft_messages(env, place.thread, states[place.thread], prepared.entries)
+        said = [replace(draft, id=id) for draft, id in zip(said, ids, strict=True)]
         first = states[place.thread].version + len(before) + 1
-        speech = MessageBatch(
-            versions=tuple(range(first, first + len(said))),
-            ids=ids,
-            facts=tuple(draft.facts for draft in said),
-            thread=states[place.thread].thread or ThreadState(),
-        )
+        versions, facts = tuple(range(first, first + len(said))), tuple(draft.facts for draft in said)
+        speech = MessageBatch(versions, ids, facts, states[place.thread].thread or ThreadState())
         written[:] = [speech]
         own = add_clock_events(states[place.actor], decide(states[place.actor], speech), env.clock.now_ms())
         popped: list[Any] = [draft.facts for draft in own if draft.type == "frame.popped"]
@@ -139,7 +129,7 @@ def append_to_turn(
     streams, bodies = (place.actor, place.thread), (*prepared.artifacts, *placed)
     with env.observers.defer(), lock:
         changed = decide_and_append(
-            env, streams, run, key=key, same=same, needs=needs, artifacts=bodies, tries=append.APPEND_TRIES
+            env, streams, run, key=key, same=lambda _: True, needs=needs, artifacts=bodies, tries=append.APPEND_TRIES
         )
         if release is not None and any(name == "lease.released" for name, _ in changed.facts):
             env.leases.remove_user(*here, release)

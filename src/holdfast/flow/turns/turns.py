@@ -212,7 +212,7 @@ def begin_turn(env: Env, place: TurnPlace, wanted: TurnTerms) -> Admission:
         return [*env.leases.draft_take(env.tenant, place.actor, state), add_facts(pushed, **facts)]
 
     at = replace(place, frame=frame)
-    said, changed = append_to_turn(env, at, wanted.messages, decide, key=wanted.key, same=lambda events: True)
+    said, changed = append_to_turn(env, at, wanted.messages, decide, key=wanted.key)
     if changed.repeated:
         found = find_turn_by_key(env, place, wanted)
         assert found is not None, "a key that was used names what it was used for"
@@ -237,7 +237,7 @@ def join_turn(env: Env, turn: TurnPlace, wanted: TurnTerms) -> Admission | None:
         return [Draft(type="turn.joined", facts=facts)]
 
     try:
-        said, changed = append_to_turn(env, turn, wanted.messages, decide, key=wanted.key, same=lambda events: True)
+        said, changed = append_to_turn(env, turn, wanted.messages, decide, key=wanted.key)
     except (_TurnOver, ConversationOver):
         return None
     return (find_turn_by_key(env, turn, wanted) or turn) if changed.repeated else turn, tuple(said)
