@@ -45,7 +45,7 @@ def spent_tokens_refunded(patch: Patch) -> None:
 
 def depth_not_inherited(patch: Patch) -> None:
     patch.setattr(lifecycle, "tightest_limits", lambda line: list(line)[-1].limits)
-    patch.setattr(lifecycle, "_clamp_limits", lambda limits, bound: limits)
+    patch.setattr(lifecycle, "clamp_limits", lambda limits, bound: limits)
 
 
 def parent_not_woken(patch: Patch) -> None:

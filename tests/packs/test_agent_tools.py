@@ -37,8 +37,8 @@ def test_the_definitions_are_strict_and_good_for_every_provider() -> None:
         assert tool.parameters["required"] == list(tool.parameters["properties"])
         assert tool.description is not None
         assert len(tool.description) < 500
-    for render in (wire.render_openai_tools, wire.render_responses_tools, wire.render_anthropic_tools):
-        assert len(render(wire.read_tool_defs(HISTORY_TOOLS))) == 2
+    for form in ("openai", "responses", "anthropic"):
+        assert len(wire.render_tools(wire.read_tool_defs(HISTORY_TOOLS), form)) == 2
 
 
 def test_definitions_can_be_kept_with_a_session(hf: Holdfast) -> None:

@@ -84,12 +84,12 @@ def test_a_pack_is_part_of_what_the_application_was_doing(traced: Traced, packed
 
 
 def test_a_call_is_a_span_by_the_conventions(traced: Traced, packed: AssembledPack) -> None:
-    journal_telemetry.begin_model_span(
+    journal_telemetry.begin_span(
         traced.env, CALL, frame="f1", model="gpt-5-mini", conversation="session/alice/thread/main", packed=packed
     )
     assert traced.spans == []
     usage = Usage(input=120, cached_input=100, cache_write=7, output=9, reasoning=4, cost=2_500_000, model="gpt-5-x")
-    journal_telemetry.end_model_span(traced.env, CALL, usage=usage, finish="stop")
+    journal_telemetry.end_span(traced.env, CALL, usage=usage, finish="stop")
     (span,) = traced.spans
     assert (span.name, span.kind) == ("chat gpt-5-mini", SpanKind.CLIENT)
     assert span.status.status_code is StatusCode.UNSET
@@ -118,8 +118,8 @@ def test_a_call_is_a_span_by_the_conventions(traced: Traced, packed: AssembledPa
 
 
 def test_a_call_that_failed_says_of_what_kind(traced: Traced) -> None:
-    journal_telemetry.begin_model_span(traced.env, CALL)
-    journal_telemetry.end_model_span(traced.env, CALL, error="RateLimitError")
+    journal_telemetry.begin_span(traced.env, CALL)
+    journal_telemetry.end_span(traced.env, CALL, error="RateLimitError")
     (span,) = traced.spans
     assert span.name == "chat"
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, None)
@@ -133,8 +133,8 @@ def test_providers_are_spelled_as_the_conventions_do(given: str, told: str | Non
 
 
 def test_names_that_could_be_texts_are_not_told(traced: Traced) -> None:
-    journal_telemetry.begin_model_span(traced.env, CALL, model=SECRET, conversation=SECRET, frame=SECRET)
-    journal_telemetry.end_model_span(traced.env, CALL, usage=Usage(input=1, model=SECRET), finish=SECRET, error=SECRET)
+    journal_telemetry.begin_span(traced.env, CALL, model=SECRET, conversation=SECRET, frame=SECRET)
+    journal_telemetry.end_span(traced.env, CALL, usage=Usage(input=1, model=SECRET), finish=SECRET, error=SECRET)
     (span,) = traced.spans
     assert span.name == "chat"
     assert traced.attributes["error.type"] == "_OTHER"
@@ -152,8 +152,8 @@ def test_a_call_begins_and_ends_in_different_threads(traced: Traced) -> None:
         for thread in threads:
             thread.join()
 
-    each(lambda one: journal_telemetry.begin_model_span(traced.env, one))
-    each(lambda one: journal_telemetry.end_model_span(traced.env, one, finish="stop"))
+    each(lambda one: journal_telemetry.begin_span(traced.env, one))
+    each(lambda one: journal_telemetry.end_span(traced.env, one, finish="stop"))
     told = [dict(span.attributes or {})["holdfast.call.id"] for span in traced.spans]
     assert sorted(told) == sorted(calls), "each once, although each was begun and ended by four"
 
@@ -161,16 +161,16 @@ def test_a_call_begins_and_ends_in_different_threads(traced: Traced) -> None:
 def test_calls_that_never_end_make_room() -> None:
     traced = Traced(most_open=8)
     for number in range(100):
-        journal_telemetry.begin_model_span(traced.env, f"call{number}")
+        journal_telemetry.begin_span(traced.env, f"call{number}")
     for number in range(100):
-        journal_telemetry.end_model_span(traced.env, f"call{number}")
+        journal_telemetry.end_span(traced.env, f"call{number}")
     told = [dict(span.attributes or {})["holdfast.call.id"] for span in traced.spans]
     assert told == [f"call{number}" for number in range(92, 100)]
     assert not traced.telemetry._open  # type: ignore[attr-defined]
 
 
 def test_a_call_of_another_process_is_not_told_of(traced: Traced) -> None:
-    journal_telemetry.end_model_span(traced.env, CALL, usage=Usage(input=1))
+    journal_telemetry.end_span(traced.env, CALL, usage=Usage(input=1))
     assert traced.spans == []
 
 

@@ -104,29 +104,29 @@ def test_telemetry_that_fails_breaks_neither_pack_nor_call(kind: str, packed: As
         done.append("packed")
     with pytest.raises(ValueError, match="of the pack"), journal_telemetry.trace_pack(env):
         raise ValueError("of the pack")
-    journal_telemetry.begin_model_span(env, CALL, model="gpt-5", packed=packed)
-    journal_telemetry.end_model_span(env, CALL, usage=Usage(input=1), error="Timeout")
+    journal_telemetry.begin_span(env, CALL, model="gpt-5", packed=packed)
+    journal_telemetry.end_span(env, CALL, usage=Usage(input=1), error="Timeout")
     journal_telemetry.record_span(env, "holdfast.appended", {"messages": 1})
     assert done == ["packed"]
 
 
 def test_telemetry_that_fails_is_warned_about_without_its_words() -> None:
     with pytest.warns(RuntimeWarning, match=r"^Telemetry failed: RuntimeError\.$") as caught:
-        journal_telemetry.begin_model_span(broken("begin").env, CALL)
+        journal_telemetry.begin_span(broken("begin").env, CALL)
     assert SECRET not in str(caught[0].message)
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_warning_that_is_made_an_error_breaks_nothing_either() -> None:
-    journal_telemetry.begin_model_span(broken("begin").env, CALL)
+    journal_telemetry.begin_span(broken("begin").env, CALL)
 
 
 def test_without_telemetry_nothing_is_told(packed: AssembledPack) -> None:
     env = connect.connect("memory:")
     with journal_telemetry.trace_pack(env) as tell:
         tell(packed)
-    journal_telemetry.begin_model_span(env, CALL)
-    journal_telemetry.end_model_span(env, CALL)
+    journal_telemetry.begin_span(env, CALL)
+    journal_telemetry.end_span(env, CALL)
     journal_telemetry.record_span(env, "holdfast.appended", {})
 
 

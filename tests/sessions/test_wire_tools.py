@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.core.wire.tools import read_tool_defs, render_anthropic_tools, render_openai_tools, render_responses_tools
+from holdfast.core.wire.formats import FORMATS
+from holdfast.core.wire.tools import read_tool_defs, render_tools
 from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.records.messages import ToolDef
 from tests.scale import volume
@@ -32,17 +33,17 @@ def test_a_function_is_the_same_in_every_form(form: dict[str, Any]) -> None:
 
 
 def test_each_provider_gets_its_own_form_back() -> None:
-    assert [render_openai_tools([FIND]), render_responses_tools([FIND]), render_anthropic_tools([FIND])] == [
-        [form] for form in FORMS
-    ]
+    assert [render_tools([FIND], form) for form in FORMATS] == [[form] for form in FORMS]
 
 
 def test_a_tool_that_takes_nothing_and_says_nothing_is_complete() -> None:
     (bare,) = read_tool_defs([{"type": "function", "function": {"name": "now"}}])
     empty = {"type": "object", "properties": {}}
-    assert render_openai_tools([bare]) == [{"type": "function", "function": {"name": "now", "parameters": empty}}]
-    assert render_responses_tools([bare]) == [{"type": "function", "name": "now", "parameters": empty, "strict": False}]
-    assert render_anthropic_tools([bare]) == [{"name": "now", "input_schema": empty}]
+    assert render_tools([bare], "openai") == [{"type": "function", "function": {"name": "now", "parameters": empty}}]
+    assert render_tools([bare], "responses") == [
+        {"type": "function", "name": "now", "parameters": empty, "strict": False}
+    ]
+    assert render_tools([bare], "anthropic") == [{"name": "now", "input_schema": empty}]
 
 
 def test_what_a_provider_hosts_is_told_to_it_alone() -> None:
@@ -51,10 +52,12 @@ def test_what_a_provider_hosts_is_told_to_it_alone() -> None:
     custom = {"type": "custom", "name": "shell", "format": {"type": "text"}}
     tools = read_tool_defs([search, dated, custom])
     assert [tool.raw for tool in tools] == [search, dated, custom]
-    assert render_responses_tools(tools) == [search, custom]
-    assert render_anthropic_tools(tools) == [dated]
-    assert render_openai_tools(tools) == [{"type": "custom", "custom": {"name": "shell", "format": {"type": "text"}}}]
-    assert render_responses_tools(read_tool_defs(render_openai_tools(tools))) == [custom]
+    assert render_tools(tools, "responses") == [search, custom]
+    assert render_tools(tools, "anthropic") == [dated]
+    assert render_tools(tools, "openai") == [
+        {"type": "custom", "custom": {"name": "shell", "format": {"type": "text"}}}
+    ]
+    assert render_tools(read_tool_defs(render_tools(tools, "openai")), "responses") == [custom]
 
 
 def test_none_and_nothing_are_no_tools() -> None:
@@ -107,7 +110,7 @@ def test_no_tool_can_be_defined_under_a_name_that_providers_refuse(name: str) ->
 
 def test_a_tool_that_a_provider_hosts_has_the_name_that_it_likes() -> None:
     (hosted,) = read_tool_defs([{"type": "web_search", "name": "web.search"}])
-    assert render_responses_tools([hosted]) == [{"type": "web_search", "name": "web.search"}]
+    assert render_tools([hosted], "responses") == [{"type": "web_search", "name": "web.search"}]
 
 
 TOOL_LIKE = st.fixed_dictionaries({"type": st.just("function"), "name": JSON, "parameters": JSON})
@@ -120,6 +123,4 @@ def test_reading_anything_gives_tools_or_an_error_of_holdfasts(given: list[Any])
         tools = read_tool_defs(given)
     except HoldfastError:
         return
-    assert len(render_openai_tools(tools)) + len(render_responses_tools(tools)) + len(
-        render_anthropic_tools(tools)
-    ) >= len(tools)
+    assert sum(len(render_tools(tools, form)) for form in FORMATS) >= len(tools)

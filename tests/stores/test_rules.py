@@ -52,8 +52,8 @@ def test_a_key_is_counted_in_characters_and_in_bytes() -> None:
         lambda value: check_number("n", value, whole=False),
         lambda value: check_number("n", value, least=1, most=rules.MAX_PAGE),
         rules.check_expected,
-        rules.check_reducer,
-        rules.check_direction,
+        lambda value: rules.check_choice("reducer", value),
+        lambda value: rules.check_choice("direction", value),
         rules.check_kinds,
         rules.check_prefix,
         lambda value: rules.check_options(EntryOptions(ttl=value), Scope.GLOBAL),
@@ -80,9 +80,9 @@ def test_whatever_is_given_is_taken_or_refused_and_nothing_else(check: Any) -> N
 
 
 def test_a_reducer_or_direction_must_be_named() -> None:
-    for check in (rules.check_reducer, rules.check_direction):
+    for name in ("reducer", "direction"):
         with pytest.raises(InvalidValue, match="one of"):
-            check(None)
+            rules.check_choice(name, None)
 
 
 @given(st.lists(JSON, max_size=6))

@@ -136,7 +136,7 @@ class IndexView:
         ended = lifecycle.pop_frame(self.env, frame, status, content, key=key, expected=expected_version)
         if ended is None:
             return read.read_frame(self.env, frame)
-        goal = self.env.states.take_goal(self.env.tenant, ended.stream, ended.frame.goal)
+        goal = self.env.states.goals.drop((self.env.tenant, ended.stream, ended.frame.goal))
         return read.describe_frame(
             self.env, ended.stream, ended.frame, completed_at=ended.at, outcome=content, goal=goal
         )

@@ -151,7 +151,7 @@ def _check_state(effect: Any) -> None:
     if isinstance(effect, effects.WriteState):
         rules.check_entry_key(effect.key)
         rules.check_options(options_of(effect), Scope.of(effect.scope))
-        rules.check_reducer(effect.reducer)
+        rules.check_choice("reducer", effect.reducer)
         rules.check_expected(effect.expected_version)
         if effect.lifetime == "transient":
             raise InvalidValue(

@@ -23,6 +23,7 @@ MAX_PAGE: Final = 10_000
 MAX_DEPTH: Final = 64
 MAX_TTL: Final = 100 * 366 * 24 * 3600
 _SESSION_SCOPES: Final = (("session",), ("session", "thread"))
+_CHOICES: Final = {"tier": TIERS, "lifetime": LIFETIMES, "reducer": REDUCERS, "direction": DIRECTIONS}
 MAX_APPLIED_EFFECTS: Final = 16
 """The number of applied effects that an entry remembers."""
 
@@ -79,9 +80,9 @@ def is_session_scope(scope: Scope) -> bool:
 
 def check_options(options: EntryOptions, scope: Scope) -> EntryOptions:
     """Check the options of an entry; refuse invalid ones by name."""
-    check_tier(options.tier)
-    if options.lifetime is not None:
-        _check_choice("lifetime", options.lifetime, LIFETIMES)
+    for name in ("tier", "lifetime"):
+        if getattr(options, name) is not None:
+            check_choice(name, getattr(options, name))
     if options.lifetime == "session" and not is_session_scope(scope):
         raise InvalidValue(
             f"lifetime='session' ends with a session, and {scope} is neither one nor a thread of one. "
@@ -98,12 +99,6 @@ def check_options(options: EntryOptions, scope: Scope) -> EntryOptions:
     return options
 
 
-def check_tier(value: str | None) -> None:
-    """Check the tier of an entry, or of those to be read; None if there is none."""
-    if value is not None:
-        _check_choice("tier", value, TIERS)
-
-
 def check_prefix(value: object) -> str:
     """Check a prefix of keys; empty for all keys."""
     return "" if isinstance(value, str) and not value else check_entry_key(value)
@@ -116,16 +111,6 @@ def check_expected(value: object) -> int | None:
     return value
 
 
-def check_reducer(value: object) -> str:
-    """Check the name of a reducer."""
-    return _check_choice("reducer", value, REDUCERS)
-
-
-def check_direction(value: object) -> str:
-    """Check the direction in which edges are followed."""
-    return _check_choice("direction", value, DIRECTIONS)
-
-
 def check_kinds(value: object) -> tuple[str, ...]:
     """Check kinds of edges; None for every kind."""
     if value is None:
@@ -135,9 +120,10 @@ def check_kinds(value: object) -> tuple[str, ...]:
     return tuple(check_id(kind, "kind") for kind in value)
 
 
-def _check_choice(name: str, value: object, allowed: Sequence[str]) -> str:
-    if not isinstance(value, str) or value not in allowed:
-        raise InvalidValue(f"{name} must be one of {', '.join(allowed)}, not {short_repr(value)}.")
+def check_choice(name: str, value: object) -> str:
+    """Check an option that has a few possible values, by its name."""
+    if not isinstance(value, str) or value not in _CHOICES[name]:
+        raise InvalidValue(f"{name} must be one of {', '.join(_CHOICES[name])}, not {short_repr(value)}.")
     return value
 
 

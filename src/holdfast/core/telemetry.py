@@ -84,7 +84,7 @@ def call_attributes(
     )
 
 
-def tool_attributes(*, call: str, frame: str, name: str, conversation: str, attempt: int) -> Attributes:
+def tool_attributes(*, call: str, frame: str | None, conversation: str | None, name: str, attempt: int) -> Attributes:
     """Return the attributes of a tool call."""
     return _drop_missing(
         {

@@ -113,21 +113,19 @@ def to_usage(value: object) -> Usage:
 def compute_grant(tokens: object, lender: FrameState | None) -> int | None:
     """Return the tokens of a new frame: a number, a fraction of what its parent has left, or by default all of that."""
     left = None if lender is None else lender.tokens.available
-    if tokens is None:
-        return None if left is None else _check_grant(left, left, lender)
+    amount = left
     if isinstance(tokens, float):
         if not 0 < tokens <= 1:
             raise InvalidValue(f"A fraction of the parent's tokens must be above 0 and at most 1, not {tokens!r}.")
         if left is None:
             raise InvalidValue("A fraction needs a parent with a limited budget. Give a number of tokens instead.")
-        return _check_grant(int(left * tokens), left, lender)
-    amount = check_number("tokens", tokens, least=0, most=MAX_AMOUNT)
-    return amount if left is None else _check_grant(amount, left, lender, may_be_none=True)
-
-
-def _check_grant(amount: int, left: int, lender: FrameState | None, *, may_be_none: bool = False) -> int:
-    assert lender is not None
-    if amount > left or (not amount and not may_be_none):
+        amount = int(left * tokens)
+    elif tokens is not None:
+        amount = check_number("tokens", tokens, least=0, most=MAX_AMOUNT)
+    if lender is None or left is None or amount is None:
+        return amount
+    # None are granted only to a caller who asks for 0.
+    if amount > left or (not amount and not isinstance(tokens, int)):
         raise InsufficientTokens(
             f"Frame {lender.id} has {left} tokens available, not {amount or 'any'}: {_describe_tokens(lender)}. "
             "Ask for less, release a reservation, or let a child end.",

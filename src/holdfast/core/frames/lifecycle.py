@@ -12,6 +12,7 @@ from holdfast.core.frames.stack import (
     ancestry,
     check_awake,
     children,
+    clamp_limits,
     earliest_deadline,
     has_live_children,
     late_frames,
@@ -82,7 +83,7 @@ def push(
             f"The deadline of frame {late[0].id} has passed, so nothing can be pushed below it. End it, or push a root."
         )
     granted = compute_grant(tokens, lender)
-    own = inherited if limits is None else _clamp_limits(limits.apply_to(inherited), inherited)
+    own = inherited if limits is None else clamp_limits(limits.apply_to(inherited), inherited)
     until = None if own.timeout_ms is None else now + own.timeout_ms
     here = parent_stream == stream
     facts = frames.FramePushed(
@@ -113,16 +114,6 @@ def _active_ancestry(state: StreamState, parent_id: str) -> list[FrameState]:
             after="waiting",
         )
     return ancestry(state.frames, parent_id)
-
-
-def _clamp_limits(limits: FrameLimits, bound: FrameLimits) -> FrameLimits:
-    """Return the limits, each at most as large as the ancestors allow."""
-    return FrameLimits(
-        context_tokens=min(limits.context_tokens, bound.context_tokens),
-        tool_calls=min(limits.tool_calls, bound.tool_calls),
-        depth=min(limits.depth, bound.depth),
-        timeout_ms=earliest_deadline(limits.timeout_ms, bound.timeout_ms),
-    )
 
 
 def update(
@@ -160,8 +151,8 @@ def _resolve_limits(state: StreamState, frame: FrameState, asked: Limits) -> tup
     line = ancestry(state.frames, frame.id)[:-1] or ([] if frame.outer is None else [frame])
     bound = tightest_limits(line) if line else None
     # Limits that were not asked for stay as they are, or at what the ancestors allow by now.
-    limits = asked.apply_to(frame.limits if bound is None else _clamp_limits(frame.limits, bound))
-    if bound is not None and _clamp_limits(limits, bound) != limits:
+    limits = asked.apply_to(frame.limits if bound is None else clamp_limits(frame.limits, bound))
+    if bound is not None and clamp_limits(limits, bound) != limits:
         raise Refused(f"Frame {frame.id} cannot have larger limits than its ancestors: at most {bound}.")
     if limits.timeout_ms == frame.limits.timeout_ms:
         return limits, None

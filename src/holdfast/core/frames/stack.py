@@ -7,6 +7,8 @@ below it waits for answers, and later moves by exactly the time that its clock w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import attrgetter
 
 from holdfast.core.journal.fold import fold_facts
 from holdfast.errors import FrameNotFound, FrameSuspended
@@ -46,10 +48,9 @@ def ancestry(frames: Frames, frame_id: str) -> list[FrameState]:
     return found
 
 
-def children(frames: Frames, frame_id: str) -> list[FrameState]:
-    """Return the live children in the same stream, oldest first."""
-    found = [frame for frame in frames.values() if frame.parent == frame_id]
-    return sorted(found, key=lambda frame: frame.pushed) if len(found) > 1 else found
+def children(frames: Frames, frame_id: str | None) -> list[FrameState]:
+    """Return the live children in the same stream, oldest first; of None, the roots."""
+    return sorted([frame for frame in frames.values() if frame.parent == frame_id], key=attrgetter("pushed"))
 
 
 def has_live_children(frames: Frames, frame: FrameState) -> bool:
@@ -67,26 +68,18 @@ def walk_leaf_first(frames: Frames, frame_id: str) -> Iterator[FrameState]:
 def leaves(frames: Frames) -> list[FrameState]:
     """Return every live frame with nothing live below it in this stream, oldest first."""
     parents = {frame.parent for frame in frames.values()}
-    return sorted((frame for frame in frames.values() if frame.id not in parents), key=lambda frame: frame.pushed)
+    return sorted((frame for frame in frames.values() if frame.id not in parents), key=attrgetter("pushed"))
 
 
 def top_frame(frames: Frames) -> FrameState | None:
     """Return the deepest live frame; of several, the newest."""
-    return max(frames.values(), key=lambda frame: (frame.depth, frame.pushed), default=None)
+    return max(frames.values(), key=attrgetter("depth", "pushed"), default=None)
 
 
-def walk_root_first(frames: Frames) -> list[FrameState]:
-    """Return every live frame, parents before children, siblings by age."""
-    found: list[FrameState] = []
-
-    def visit(frame: FrameState) -> None:
-        found.append(frame)
-        for child in children(frames, frame.id):
-            visit(child)
-
-    for root in sorted((frame for frame in frames.values() if frame.parent is None), key=lambda frame: frame.pushed):
-        visit(root)
-    return found
+def walk_root_first(frames: Frames, parent: str | None = None) -> list[FrameState]:
+    """Return every live frame, or those below a parent: parents before children, siblings by age."""
+    tops = children(frames, parent)
+    return [frame for top in tops for frame in (top, *walk_root_first(frames, top.id))]
 
 
 def is_all_suspended(frames: Frames, frame_id: str) -> bool:
@@ -101,13 +94,16 @@ def is_all_suspended(frames: Frames, frame_id: str) -> bool:
 
 def tightest_limits(line: Iterable[FrameState]) -> FrameLimits:
     """Return the limits in force below these frames: the least of each."""
-    every = [frame.limits for frame in line]
-    timeouts = [limits.timeout_ms for limits in every if limits.timeout_ms is not None]
+    return reduce(clamp_limits, [frame.limits for frame in line])
+
+
+def clamp_limits(limits: FrameLimits, bound: FrameLimits) -> FrameLimits:
+    """Return the limits, each at most as large as its bound."""
     return FrameLimits(
-        context_tokens=min([limits.context_tokens for limits in every]),
-        tool_calls=min([limits.tool_calls for limits in every]),
-        depth=min([limits.depth for limits in every]),
-        timeout_ms=min(timeouts, default=None),
+        context_tokens=min(limits.context_tokens, bound.context_tokens),
+        tool_calls=min(limits.tool_calls, bound.tool_calls),
+        depth=min(limits.depth, bound.depth),
+        timeout_ms=earliest_deadline(limits.timeout_ms, bound.timeout_ms),
     )
 
 

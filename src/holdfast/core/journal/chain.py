@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -33,6 +34,9 @@ STREAM_CLOSED = "stream.closed"
 OWNER_TYPES = frozenset(row.name for row in CATALOGUE.values() if row.kind == "owner")
 """Types of events that need the owner's epoch."""
 _ENCODER = msgspec.json.Encoder()
+_ENVELOPE = "version id at type schema key rest epoch origin trust user subject causation correlation app"
+_read_envelope = attrgetter(*_ENVELOPE.split())
+"""A function from an event to the fields of its envelope, in the order in which they are hashed."""
 
 
 def genesis_hash(tenant: str, stream: str) -> bytes:
@@ -43,25 +47,7 @@ def genesis_hash(tenant: str, stream: str) -> bytes:
 def link_hash(previous: bytes, event: StoredEvent) -> bytes:
     """Return the hash that an event has, or should have, after `previous`. Its content is covered by its digest."""
     mac = event.mac if event.salt is None or event.digest is None else outer_hash(event.salt, event.digest)
-    envelope = _ENCODER.encode(
-        (
-            event.version,
-            event.id,
-            event.at,
-            event.type,
-            event.schema,
-            event.key,
-            event.rest,
-            event.epoch,
-            event.origin,
-            event.trust,
-            event.user,
-            event.subject,
-            event.causation,
-            event.correlation,
-            event.app,
-        )
-    )
+    envelope = _ENCODER.encode(_read_envelope(event))
     # The length prefixes keep the boundary between envelope and facts unambiguous.
     lengths = len(envelope).to_bytes(4, "big") + len(event.facts).to_bytes(4, "big")
     return hashlib.sha256(previous + lengths + envelope + event.facts + (mac or b"")).digest()
@@ -136,23 +122,19 @@ def place_part(
     placed: list[StoredEvent] = []
     source = batch.source
     user = None if source.user is None else pseudonym(source.user)
-    version, previous = head.version, head.hash
-    rest = len(part.events)
-    for event in part.events:
-        version += 1
-        rest -= 1
+    for at, event in enumerate(part.events, 1):
         stored = StoredEvent(
-            seq=seq,
+            seq=seq + len(placed),
             tenant=batch.tenant,
             stream=part.stream,
-            version=version,
+            version=head.version + 1,
             id=event.id,
             at=event.at,
             type=event.type,
             schema=event.schema,
             # The first event of a part carries its key; `rest` counts the events that follow.
             key=None if placed else part.key,
-            rest=rest,
+            rest=len(part.events) - at,
             # Events after a lease.taken in the same part are written under the new lease.
             epoch=head.epoch if event.type in OWNER_TYPES else None,
             origin=source.origin,
@@ -169,23 +151,15 @@ def place_part(
             mac=None,
             hash=b"",
         )
-        previous = link_hash(previous, stored)
         # The record is not shared yet: setting its hash in place avoids building it twice.
-        force_setattr(stored, "hash", previous)
+        force_setattr(stored, "hash", link_hash(head.hash, stored))
         placed.append(stored)
-        seq += 1
-        if event.type == LEASE_TAKEN:
-            taken: LeaseTaken = event.facts_record
-            head = replace(head, epoch=taken.epoch, holder=taken.owner, lease_ms=taken.lease_ms)
-        elif event.type == LEASE_RELEASED:
-            head = replace(head, holder=None)
-        elif event.type == STREAM_CLOSED:
-            head = replace(head, closed=True)
-    return placed, replace(head, version=version, hash=previous)
+        head = advance_head(head, stored)
+    return placed, head
 
 
 def advance_head(head: Head, event: StoredEvent) -> Head:
-    """Return the head after an event that already has its place, such as one of a copy or of a chain being verified."""
+    """Return the head after an event that has its place, such as a new one or one of a copy."""
     if event.type == LEASE_TAKEN:
         taken: LeaseTaken = decode(event.facts, LeaseTaken)
         head = replace(head, epoch=taken.epoch, holder=taken.owner, lease_ms=taken.lease_ms)

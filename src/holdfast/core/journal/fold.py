@@ -7,6 +7,7 @@ frames leave the state, because only live work is needed to continue.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,7 +15,6 @@ from msgspec.structs import replace
 from holdfast.records.events import calls as event_calls
 from holdfast.records.events import frames
 from holdfast.records.events import sessions as said
-from holdfast.records.events.calls import ContextPacked
 from holdfast.records.events.envelope import Event
 from holdfast.records.frames import ENDED_STATUSES, Call, FrameState, Handle, Question, ResultRef, StreamState
 from holdfast.records.sessions import Handover, SessionState, ThreadState
@@ -49,11 +49,17 @@ def fold_facts(state: StreamState, type_name: str, facts: Any, version: int, at:
     """Return the state after an event with these facts at this version and time."""
     if (rule := _FRAME_RULES.get(type_name)) is not None:
         live = dict(state.frames)
-        rule(live, facts, version, at)
+        frame = live.get(facts.frame)
+        if frame is not None or type_name in ("frame.pushed", "frame.popped"):
+            rule(live, frame, facts, version, at)
         return replace(state, version=version, frames=live)
     if (thread := THREAD_RULES.get(type_name)) is not None:
+        if state.thread is None and type_name not in ("thread.opened", "thread.forked"):
+            return replace(state, version=version)
         return replace(state, version=version, thread=thread(state.thread, facts, version, at))
     if (session := SESSION_RULES.get(type_name)) is not None:
+        if state.session is None and type_name != "session.opened":
+            return replace(state, version=version)
         return replace(state, version=version, session=session(state.session, facts, version, at))
     if type_name == "lease.taken":
         return replace(state, version=version, epoch=facts.epoch, holder=facts.owner, lease_ms=facts.lease_ms)
@@ -76,7 +82,7 @@ def _update_frame(
     live[id] = replace(frame, version=version, lent=frame.lent + lent, **changes)
 
 
-def _fold_frame_pushed(live: Frames, facts: frames.FramePushed, version: int, at: int) -> None:
+def _fold_frame_pushed(live: Frames, frame: None, facts: frames.FramePushed, version: int, at: int) -> None:
     names = ("parent", "depth", "granted", "limits", "deadline", "outer", "outer_stream")
     known: dict[str, Any] = {name: getattr(facts, name) for name in names}
     live[facts.frame] = FrameState(
@@ -86,7 +92,7 @@ def _fold_frame_pushed(live: Frames, facts: frames.FramePushed, version: int, at
         _update_frame(live, facts.parent, version, lent=facts.granted or 0, status="waiting")
 
 
-def _fold_frame_updated(live: Frames, facts: frames.FrameUpdated, version: int, at: int) -> None:
+def _fold_frame_updated(live: Frames, frame: FrameState, facts: frames.FrameUpdated, version: int, at: int) -> None:
     named = ("status", "limits", "deadline", "granted", "context_hash")
     changes = {name: value for name in named if (value := getattr(facts, name)) is not None}
     if facts.texts:
@@ -107,21 +113,20 @@ def _reservation_changes(frame: FrameState, purpose: str, amount: int) -> dict[s
     return {"reservations": reservations, "reserved": frame.reserved + amount}
 
 
-def _fold_frame_reserved(live: Frames, facts: frames.FrameReserved, version: int, at: int) -> None:
-    frame = live.get(facts.frame)
-    if frame is not None:
-        _update_frame(live, facts.frame, version, **_reservation_changes(frame, facts.purpose, facts.amount))
+def _fold_frame_reserved(live: Frames, frame: FrameState, facts: frames.FrameReserved, version: int, at: int) -> None:
+    _update_frame(live, frame.id, version, **_reservation_changes(frame, facts.purpose, facts.amount))
 
 
-def _fold_frame_spent(live: Frames, facts: frames.FrameSpent, version: int, at: int) -> None:
-    frame = live.get(facts.frame)
+def _fold_frame_spent(live: Frames, frame: FrameState, facts: frames.FrameSpent, version: int, at: int) -> None:
     changes: dict[str, Any] = {}
-    if frame is not None and facts.purpose is not None and facts.from_reserved:
+    if facts.purpose is not None and facts.from_reserved:
         changes = _reservation_changes(frame, facts.purpose, -facts.from_reserved)
     _update_frame(live, facts.frame, version, usage=facts.usage, used=facts.usage.spent, **changes)
 
 
-def _fold_frame_popped(live: Frames, facts: frames.FramePopped, version: int, at: int) -> None:
+def _fold_frame_popped(
+    live: Frames, frame: FrameState | None, facts: frames.FramePopped, version: int, at: int
+) -> None:
     live.pop(facts.frame, None)
     if facts.parent is not None:
         _settle_child(live, facts.parent, facts, version)
@@ -132,22 +137,20 @@ def _settle_child(live: Frames, parent: str, facts: frames.FramePopped | frames.
     _update_frame(live, parent, version, lent=-facts.granted, usage=facts.usage, used=facts.used, **changes)
 
 
-def _fold_child_pushed(live: Frames, facts: frames.ChildPushed, version: int, at: int) -> None:
-    frame = live.get(facts.frame)
-    if frame is not None:
-        away = {**frame.away, facts.child: facts.child_stream}
-        _update_frame(live, facts.frame, version, lent=facts.granted, status="waiting", away=away)
+def _fold_child_pushed(live: Frames, frame: FrameState, facts: frames.ChildPushed, version: int, at: int) -> None:
+    away = {**frame.away, facts.child: facts.child_stream}
+    _update_frame(live, frame.id, version, lent=facts.granted, status="waiting", away=away)
 
 
-def _fold_child_settled(live: Frames, facts: frames.ChildSettled, version: int, at: int) -> None:
-    frame = live.get(facts.frame)
-    if frame is not None:
-        away = {child: stream for child, stream in frame.away.items() if child != facts.child}
-        _update_frame(live, facts.frame, version, away=away)
-        _settle_child(live, facts.frame, facts, version)
+def _fold_child_settled(live: Frames, frame: FrameState, facts: frames.ChildSettled, version: int, at: int) -> None:
+    away = {child: stream for child, stream in frame.away.items() if child != facts.child}
+    _update_frame(live, frame.id, version, away=away)
+    _settle_child(live, frame.id, facts, version)
 
 
-def _fold_frame_suspended(live: Frames, facts: frames.FrameSuspendedFacts, version: int, at: int) -> None:
+def _fold_frame_suspended(
+    live: Frames, frame: FrameState, facts: frames.FrameSuspendedFacts, version: int, at: int
+) -> None:
     names = ("kind", "prior", "released", "expires_at", "on_expiry", "until", "token", "within", "call")
     known: dict[str, Any] = {name: getattr(facts, name) for name in names}
     question = Question(id=facts.question, version=version, suspended_at=at, **known)
@@ -156,59 +159,44 @@ def _fold_frame_suspended(live: Frames, facts: frames.FrameSuspendedFacts, versi
         _update_frame(live, facts.parent, version, lent=-facts.released)
 
 
-def _fold_frame_resumed(live: Frames, facts: frames.FrameResumed, version: int, at: int) -> None:
+def _fold_frame_resumed(live: Frames, frame: FrameState, facts: frames.FrameResumed, version: int, at: int) -> None:
     changes: dict[str, Any] = {} if facts.deadline is None else {"deadline": facts.deadline}
     _update_frame(live, facts.frame, version, status=facts.status, question=None, **changes)
     if facts.parent is not None and facts.reserved_again:
         _update_frame(live, facts.parent, version, lent=facts.reserved_again)
 
 
-def _update_question(live: Frames, frame_id: str, **changes: Any) -> None:
+def _update_question(live: Frames, frame: FrameState, **changes: Any) -> None:
     """Change a question without touching its frame's version: an answer may arrive while the owner works."""
-    frame = live.get(frame_id)
-    if frame is not None and frame.question is not None:
-        live[frame_id] = replace(frame, question=replace(frame.question, **changes))
+    if frame.question is not None:
+        live[frame.id] = replace(frame, question=replace(frame.question, **changes))
 
 
-def _fold_handle_added(live: Frames, facts: frames.HandleAdded, version: int, at: int) -> None:
-    frame = live.get(facts.frame)
-    if frame is None:
-        return
+def _fold_handle_added(live: Frames, frame: FrameState, facts: frames.HandleAdded, version: int, at: int) -> None:
     known: dict[str, Any] = {name: getattr(facts, name) for name in ("kind", "priority", "position", "tokens")}
     handle = Handle(id=facts.handle, version=version, **known)
-    _update_frame(live, facts.frame, version, handles={**frame.handles, facts.handle: handle})
+    _update_frame(live, frame.id, version, handles={**frame.handles, facts.handle: handle})
 
 
-def _mark_handles(live: Frames, frame_id: str, handles: tuple[str, ...], removed: str | None, version: int) -> None:
-    frame = live.get(frame_id)
-    if frame is None:
-        return
-    changed = dict(frame.handles)
-    for name in handles:
-        if name in changed:
-            changed[name] = replace(changed[name], removed=removed)
-    _update_frame(live, frame_id, version, handles=changed)
+def _mark_handles(live: Frames, frame: FrameState, handles: tuple[str, ...], removed: str | None, version: int) -> None:
+    marked = {name: replace(frame.handles[name], removed=removed) for name in handles if name in frame.handles}
+    _update_frame(live, frame.id, version, handles={**frame.handles, **marked})
 
 
-def _fold_result_added(live: Frames, facts: frames.ResultAdded, version: int, at: int) -> None:
-    frame = live.get(facts.frame)
-    if frame is not None:
-        result = ResultRef(position=facts.position, kind=facts.kind, ref=facts.ref, version=version)
-        ordered = sorted((*frame.results, result), key=lambda ref: ref.position)
-        _update_frame(live, facts.frame, version, results=tuple(ordered))
+def _fold_result_added(live: Frames, frame: FrameState, facts: frames.ResultAdded, version: int, at: int) -> None:
+    result = ResultRef(position=facts.position, kind=facts.kind, ref=facts.ref, version=version)
+    ordered = sorted((*frame.results, result), key=attrgetter("position"))
+    _update_frame(live, frame.id, version, results=tuple(ordered))
 
 
-def _fold_call_requested(live: Frames, facts: Any, version: int, at: int) -> None:
-    frame = live.get(facts.frame)
-    if frame is None:
-        return
+def _fold_call_requested(live: Frames, frame: FrameState, facts: Any, version: int, at: int) -> None:
     kind = CALL_KINDS[type(facts)]
     name = facts.model if kind == "model" else facts.name
     call = Call(id=facts.call, kind=kind, name=name, if_interrupted=facts.if_interrupted, version=version)
     changes: dict[str, Any] = {"tool_calls": frame.tool_calls + (kind == "tool")}
     if getattr(facts, "context_hash", None) is not None:
         changes["context_hash"] = facts.context_hash
-    _update_frame(live, facts.frame, version, calls={**frame.calls, facts.call: call}, **changes)
+    _update_frame(live, frame.id, version, calls={**frame.calls, facts.call: call}, **changes)
 
 
 def call_outcome(facts: Any) -> tuple[Usage, bool]:
@@ -218,16 +206,14 @@ def call_outcome(facts: Any) -> tuple[Usage, bool]:
     return usage if doubtful is None else usage + doubtful, failed
 
 
-def _fold_call_returned(live: Frames, facts: Any, version: int, at: int) -> None:
-    frame = live.get(facts.frame)
-    if frame is not None:
-        usage, failed = call_outcome(facts)
-        pending = {id: call for id, call in frame.calls.items() if id != facts.call}
-        error = version if failed else None
-        _update_frame(live, facts.frame, version, usage=usage, used=usage.spent, calls=pending, error=error)
+def _fold_call_returned(live: Frames, frame: FrameState, facts: Any, version: int, at: int) -> None:
+    usage, failed = call_outcome(facts)
+    pending = {id: call for id, call in frame.calls.items() if id != facts.call}
+    error = version if failed else None
+    _update_frame(live, frame.id, version, usage=usage, used=usage.spent, calls=pending, error=error)
 
 
-_FRAME_RULES: dict[str, Callable[[Frames, Any, int, int], None]] = {
+_FRAME_RULES: dict[str, Callable[[Frames, Any, Any, int, int], None]] = {
     "frame.pushed": _fold_frame_pushed,
     "frame.updated": _fold_frame_updated,
     "frame.reserved": _fold_frame_reserved,
@@ -235,23 +221,23 @@ _FRAME_RULES: dict[str, Callable[[Frames, Any, int, int], None]] = {
     "frame.popped": _fold_frame_popped,
     "frame.suspended": _fold_frame_suspended,
     "frame.resumed": _fold_frame_resumed,
-    "frame.overdue": lambda live, facts, version, at: _update_frame(live, facts.frame, version),
+    "frame.overdue": lambda live, frame, facts, version, at: _update_frame(live, frame.id, version),
     "frame.handle_added": _fold_handle_added,
-    "frame.handles_removed": lambda live, facts, version, at: _mark_handles(
-        live, facts.frame, facts.handles, facts.removal, version
+    "frame.handles_removed": lambda live, frame, facts, version, at: _mark_handles(
+        live, frame, facts.handles, facts.removal, version
     ),
-    "frame.handles_restored": lambda live, facts, version, at: _mark_handles(
-        live, facts.frame, facts.handles, None, version
+    "frame.handles_restored": lambda live, frame, facts, version, at: _mark_handles(
+        live, frame, facts.handles, None, version
     ),
-    "frame.compacted": lambda live, facts, version, at: _mark_handles(
-        live, facts.frame, facts.removed, facts.compaction, version
+    "frame.compacted": lambda live, frame, facts, version, at: _mark_handles(
+        live, frame, facts.removed, facts.compaction, version
     ),
     "frame.result_added": _fold_result_added,
     "child.pushed": _fold_child_pushed,
     "child.settled": _fold_child_settled,
-    "question.answered": lambda live, facts, version, at: _update_question(live, facts.frame, answer=version),
-    "question.reissued": lambda live, facts, version, at: _update_question(
-        live, facts.frame, token=facts.token, expires_at=facts.expires_at
+    "question.answered": lambda live, frame, facts, version, at: _update_question(live, frame, answer=version),
+    "question.reissued": lambda live, frame, facts, version, at: _update_question(
+        live, frame, token=facts.token, expires_at=facts.expires_at
     ),
     "model.requested": _fold_call_requested,
     "model.responded": _fold_call_returned,
@@ -282,21 +268,19 @@ def _fold_session_opened(session: Session, facts: said.SessionOpened, version: i
     return SessionState(**{"opened_at": at, **changes})
 
 
-def _fold_session_changed(session: Session, facts: said.SessionOpened, version: int, at: int) -> Session:
-    return session and replace(session, **_settings_changes(facts, version))
+def _fold_session_changed(session: SessionState, facts: said.SessionOpened, version: int, at: int) -> Session:
+    return replace(session, **_settings_changes(facts, version))
 
 
-def _fold_session_closing(session: Session, facts: said.SessionClosing, version: int, at: int) -> Session:
-    if session is None:
-        return None
+def _fold_session_closing(session: SessionState, facts: said.SessionClosing, version: int, at: int) -> Session:
     pending = session.handovers
     if facts.handover is not None:
         pending = {**pending, facts.handover: Handover(id=facts.handover, version=version)}
     return replace(session, status="closing", handovers=pending)
 
 
-def _fold_session_offered(session: Session, facts: said.SessionOffered, version: int, at: int) -> Session:
-    if session is None or facts.handover not in session.handovers:
+def _fold_session_offered(session: SessionState, facts: said.SessionOffered, version: int, at: int) -> Session:
+    if facts.handover not in session.handovers:
         return session
     pending = {id: handover for id, handover in session.handovers.items() if id != facts.handover}
     if not facts.taken and not facts.given_up:
@@ -304,12 +288,12 @@ def _fold_session_offered(session: Session, facts: said.SessionOffered, version:
     return replace(session, handovers=pending)
 
 
-def _fold_session_closed(session: Session, facts: said.SessionClosedFacts, version: int, at: int) -> Session:
-    return session and replace(session, status="ended" if facts.reset else "closed")
+def _fold_session_closed(session: SessionState, facts: said.SessionClosedFacts, version: int, at: int) -> Session:
+    return replace(session, status="ended" if facts.reset else "closed")
 
 
-def _fold_thread_added(session: Session, facts: said.ThreadAdded, version: int, at: int) -> Session:
-    return session and replace(session, threads=tuple(sorted({*session.threads, facts.thread})))
+def _fold_thread_added(session: SessionState, facts: said.ThreadAdded, version: int, at: int) -> Session:
+    return replace(session, threads=tuple(sorted({*session.threads, facts.thread})))
 
 
 def _fold_thread_opened(thread: Thread, facts: said.ThreadOpened, version: int, at: int) -> Thread:
@@ -328,9 +312,7 @@ def _fold_thread_forked(thread: Thread, facts: said.ThreadForked, version: int, 
     )
 
 
-def _fold_thread_ended(thread: Thread, facts: said.ThreadEnded, version: int, at: int) -> Thread:
-    if thread is None:
-        return None
+def _fold_thread_ended(thread: ThreadState, facts: said.ThreadEnded, version: int, at: int) -> Thread:
     calls = {id: call for id, call in thread.calls.items() if id not in facts.dropped}
     changes: dict[str, Any] = {"ended": True, "fresh": facts.reset, "edited": version, "calls": calls}
     if facts.reset:
@@ -338,9 +320,7 @@ def _fold_thread_ended(thread: Thread, facts: said.ThreadEnded, version: int, at
     return replace(thread, **changes)
 
 
-def _fold_message_appended(thread: Thread, facts: said.MessageAppended, version: int, at: int) -> Thread:
-    if thread is None:
-        return None
+def _fold_message_appended(thread: ThreadState, facts: said.MessageAppended, version: int, at: int) -> Thread:
     changes: dict[str, Any] = {"messages": facts.position, "newest": version, "newest_at": at}
     if facts.calls or facts.answers:
         waiting = {id: call for id, call in thread.calls.items() if id not in facts.answers}
@@ -350,27 +330,21 @@ def _fold_message_appended(thread: Thread, facts: said.MessageAppended, version:
     return replace(thread, **changes)
 
 
-def _fold_message_retracted(thread: Thread, facts: said.MessageRetracted, version: int, at: int) -> Thread:
-    if thread is None:
-        return None
+def _fold_message_retracted(thread: ThreadState, facts: said.MessageRetracted, version: int, at: int) -> Thread:
     calls = {id: call for id, call in thread.calls.items() if id not in facts.dropped}
     calls.update({call.id: call for call in facts.opened})
     shared = thread.shared if facts.shared is None else facts.shared
     return replace(thread, messages=facts.position, newest=facts.newest, edited=version, shared=shared, calls=calls)
 
 
-def _fold_summary_made(thread: Thread, facts: said.SummaryMade, version: int, at: int) -> Thread:
-    if thread is None or facts.window:
+def _fold_summary_made(thread: ThreadState, facts: said.SummaryMade, version: int, at: int) -> Thread:
+    if facts.window:
         return thread
     usage = thread.usage if facts.usage is None else replace(thread.usage + facts.usage, model=None)
     return replace(thread, edited=version, usage=usage)
 
 
-def _fold_context_packed(thread: Thread, facts: ContextPacked, version: int, at: int) -> Thread:
-    return thread and replace(thread, packed=version)
-
-
-SESSION_RULES: dict[str, Callable[[Session, Any, int, int], Session]] = {
+SESSION_RULES: dict[str, Callable[[Any, Any, int, int], Session]] = {
     "session.opened": _fold_session_opened,
     "session.changed": _fold_session_changed,
     "session.closing": _fold_session_closing,
@@ -379,12 +353,12 @@ SESSION_RULES: dict[str, Callable[[Session, Any, int, int], Session]] = {
     "thread.added": _fold_thread_added,
 }
 
-THREAD_RULES: dict[str, Callable[[Thread, Any, int, int], Thread]] = {
+THREAD_RULES: dict[str, Callable[[Any, Any, int, int], Thread]] = {
     "thread.opened": _fold_thread_opened,
     "thread.forked": _fold_thread_forked,
     "thread.ended": _fold_thread_ended,
     "message.appended": _fold_message_appended,
     "message.retracted": _fold_message_retracted,
     "summary.made": _fold_summary_made,
-    "context.packed": _fold_context_packed,
+    "context.packed": lambda thread, facts, version, at: replace(thread, packed=version),
 }

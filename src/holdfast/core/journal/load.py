@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
+from holdfast.core.journal.tables import USAGE_COLUMNS
 from holdfast.core.lazy import decoder
 from holdfast.errors import Corrupt
 from holdfast.records.batches import Head
@@ -108,16 +110,7 @@ def _build_thread(rows: Rows) -> ThreadState | None:
 
 def row_usage(row: Mapping[str, Any]) -> Usage:
     """Return the usage in a frame's or thread's row."""
-    return sum_usage(
-        input=row["input_tokens"],
-        cached_input=row["cached_input_tokens"],
-        cache_write=row["cache_write_tokens"],
-        output=row["output_tokens"],
-        reasoning=row["reasoning_tokens"],
-        cost=row["cost"],
-        unpriced=row["unpriced_tokens"],
-        estimated=row["estimated_tokens"],
-    )
+    return sum_usage(**{column.removesuffix("_tokens"): row[column] for column in USAGE_COLUMNS})
 
 
 def _check_ancestry(frames: dict[str, dict[str, Any]]) -> None:
@@ -148,7 +141,7 @@ def _build_frame(id: str, row: Mapping[str, Any], parts: Mapping[str, Any]) -> F
         error=row["error_version"],
         context_hash=None if row["context_hash"] is None else row["context_hash"].hex(),
         outer=_optional_id_text(row["outer_frame_id"]),
-        results=tuple(sorted(parts["results"], key=lambda ref: ref.position)),
+        results=tuple(sorted(parts["results"], key=attrgetter("position"))),
         question=parts.get("question"),
     )
 

@@ -8,12 +8,13 @@ change no rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from holdfast.core.journal.fold import CALL_KINDS, call_outcome
-from holdfast.core.journal.tables import FRAMES, SESSIONS, THREADS, USAGE_COLUMNS
+from holdfast.core.journal.tables import TABLES, USAGE_COLUMNS
 from holdfast.records.batches import Row, RowChange, RowDelete, RowIncrement, RowInsert, RowReplace, RowUpdate
 from holdfast.records.events import frames, state
 from holdfast.records.events import sessions as said
@@ -36,6 +37,15 @@ def project_event(type_name: str, facts: Any, version: int, at: int) -> list[Row
     return changes
 
 
+def _build_row(table: str, facts: Any, version: int, **values: Any) -> Row:
+    """Return a row of a table: its version, its frame and the given values, else facts of the same name, else null."""
+    known = {"version": version, **values}
+    if hasattr(facts, "frame"):
+        known["frame_id"] = ulid_bytes(facts.frame)
+    names = TABLES[table].column_names
+    return {name: known[name] if name in known else getattr(facts, name, None) for name in names}
+
+
 def _update_frame_row(
     frame: str, version: int, values: Row | None = None, amounts: dict[str, int] | None = None
 ) -> RowUpdate:
@@ -54,23 +64,19 @@ _LIMIT_COLUMNS = {
 
 
 def _project_frame_pushed(facts: frames.FramePushed, version: int, at: int) -> list[RowChange]:
-    row: Row = {
-        **dict.fromkeys(FRAMES.column_names),
+    row = _build_row(
+        "frames",
+        facts,
+        version,
         **dict.fromkeys(("used", "reserved", "lent", "tool_calls", *USAGE_COLUMNS), 0),
         **{column: getattr(facts.limits, name) for column, name in _LIMIT_COLUMNS.items()},
-        "frame_id": ulid_bytes(facts.frame),
-        "parent_frame_id": None if facts.parent is None else ulid_bytes(facts.parent),
-        "depth": facts.depth,
-        "status": "active",
-        "granted": facts.granted,
-        "deadline": facts.deadline,
-        "created_at": at,
-        "pushed_version": version,
-        "goal_version": version,
-        "version": version,
-        "outer_frame_id": None if facts.outer is None else ulid_bytes(facts.outer),
-        "outer_stream": facts.outer_stream,
-    }
+        pushed_version=version,
+        goal_version=version,
+        parent_frame_id=None if facts.parent is None else ulid_bytes(facts.parent),
+        outer_frame_id=None if facts.outer is None else ulid_bytes(facts.outer),
+        status="active",
+        created_at=at,
+    )
     changes: list[RowChange] = [RowInsert("frames", row)]
     if facts.parent is not None:
         changes.append(_update_frame_row(facts.parent, version, {"status": "waiting"}, {"lent": facts.granted or 0}))
@@ -126,11 +132,7 @@ def _settle_child_row(parent: str, facts: frames.FramePopped | frames.ChildSettl
 
 
 def _project_child_pushed(facts: frames.ChildPushed, version: int, at: int) -> list[RowChange]:
-    row: Row = {
-        "frame_id": ulid_bytes(facts.frame),
-        "child_frame_id": ulid_bytes(facts.child),
-        "child_stream": facts.child_stream,
-    }
+    row = _build_row("frame_children", facts, version, child_frame_id=ulid_bytes(facts.child))
     lent = _update_frame_row(facts.frame, version, {"status": "waiting"}, {"lent": facts.granted})
     return [RowInsert("frame_children", row), lent]
 
@@ -141,22 +143,16 @@ def _project_child_settled(facts: frames.ChildSettled, version: int, at: int) ->
 
 
 def _project_frame_suspended(facts: frames.FrameSuspendedFacts, version: int, at: int) -> list[RowChange]:
-    row: Row = {
-        "frame_id": ulid_bytes(facts.frame),
-        "question_id": ulid_bytes(facts.question),
-        "kind": facts.kind,
-        "prior": facts.prior,
-        "version": version,
-        "suspended_at": at,
-        "released": facts.released,
-        "expires_at": facts.expires_at,
-        "on_expiry": facts.on_expiry,
-        "until": facts.until,
-        "token_id": None if facts.token is None else hex_bytes(facts.token),
-        "within": None if facts.within is None else ulid_bytes(facts.within),
-        "call_id": None if facts.call is None else ulid_bytes(facts.call),
-        "answer_version": None,
-    }
+    row = _build_row(
+        "suspended_frames",
+        facts,
+        version,
+        question_id=ulid_bytes(facts.question),
+        suspended_at=at,
+        token_id=None if facts.token is None else hex_bytes(facts.token),
+        within=None if facts.within is None else ulid_bytes(facts.within),
+        call_id=None if facts.call is None else ulid_bytes(facts.call),
+    )
     changes: list[RowChange] = [
         RowInsert("suspended_frames", row),
         _update_frame_row(facts.frame, version, {"status": "suspended"}),
@@ -189,16 +185,8 @@ def _project_question_reissued(facts: frames.QuestionReissued, version: int, at:
 
 
 def _project_handle_added(facts: frames.HandleAdded, version: int, at: int) -> list[RowChange]:
-    row: Row = {
-        "frame_id": ulid_bytes(facts.frame),
-        "handle_id": facts.handle,
-        "handle_type": facts.kind,
-        "priority": facts.priority,
-        "position": facts.position,
-        "estimated_tokens": facts.tokens,
-        "version": version,
-        "removed": None,
-    }
+    named = {"handle_id": facts.handle, "handle_type": facts.kind, "estimated_tokens": facts.tokens}
+    row = _build_row("frame_handles", facts, version, **named)
     return [RowReplace("frame_handles", row), _update_frame_row(facts.frame, version)]
 
 
@@ -210,26 +198,14 @@ def _mark_handle_rows(frame: str, handles: tuple[str, ...], removed: str | None,
 
 
 def _project_result_added(facts: frames.ResultAdded, version: int, at: int) -> list[RowChange]:
-    row: Row = {
-        "frame_id": ulid_bytes(facts.frame),
-        "position": facts.position,
-        "result_type": facts.kind,
-        "ref_id": facts.ref,
-        "version": version,
-    }
+    row = _build_row("frame_results", facts, version, result_type=facts.kind, ref_id=facts.ref)
     return [RowInsert("frame_results", row), _update_frame_row(facts.frame, version)]
 
 
 def _project_call_requested(facts: Any, version: int, at: int) -> list[RowChange]:
     kind = CALL_KINDS[type(facts)]
-    row: Row = {
-        "frame_id": ulid_bytes(facts.frame),
-        "call_id": ulid_bytes(facts.call),
-        "kind": kind,
-        "name": facts.model if kind == "model" else facts.name,
-        "if_interrupted": facts.if_interrupted,
-        "version": version,
-    }
+    name = facts.model if kind == "model" else facts.name
+    row = _build_row("frame_calls", facts, version, call_id=ulid_bytes(facts.call), kind=kind, name=name)
     shown = getattr(facts, "context_hash", None)
     values: Row = {} if shown is None else {"context_hash": hex_bytes(shown)}
     # A tool that runs again after an interruption keeps its call id: only the newest attempt is open.
@@ -282,7 +258,7 @@ _FRAME_ROW_RULES: dict[str, Rule] = {
 
 
 def _project_state_written(facts: state.StateWritten, version: int, at: int) -> list[RowChange]:
-    row: Row = {"key": facts.key, "version": version, "expires_at": facts.expires_at, "lifetime": facts.lifetime}
+    row = _build_row("state", facts, version)
     return [RowReplace("state", row), RowInsert("state_history", {"key": facts.key, "version": version})]
 
 
@@ -292,33 +268,13 @@ def _project_state_deleted(facts: state.StateDeleted, version: int, at: int) -> 
     return [RowDelete("state", (facts.key,)), RowInsert("state_history", {"key": facts.key, "version": version})]
 
 
-def _project_state_linked(facts: state.StateLinked, version: int, at: int) -> list[RowChange]:
-    row: Row = {
-        "source": facts.source,
-        "kind": facts.kind,
-        "target_scope": facts.target_scope,
-        "target": facts.target,
-        "version": version,
-    }
-    return [RowReplace("edges", row)]
-
-
 def _project_state_unlinked(facts: state.StateUnlinked, version: int, at: int) -> list[RowChange]:
     return [RowDelete("edges", (facts.source, facts.kind, facts.target_scope, facts.target))]
 
 
 def _project_effect_declared(facts: state.EffectDeclared, version: int, at: int) -> list[RowChange]:
-    row: Row = {
-        "effect_id": ulid_bytes(facts.effect),
-        "sink": facts.sink,
-        "kind": facts.kind,
-        "status": "approval" if facts.needs_approval else "pending",
-        "version": version,
-        "attempts": 0,
-        "retry_at": None,
-        "settled": None,
-    }
-    return [RowInsert("effects", row)]
+    status, id = "approval" if facts.needs_approval else "pending", ulid_bytes(facts.effect)
+    return [RowInsert("effects", _build_row("effects", facts, version, effect_id=id, status=status, attempts=0))]
 
 
 def _project_effect_settled(facts: state.EffectSettled, version: int, at: int) -> list[RowChange]:
@@ -326,12 +282,7 @@ def _project_effect_settled(facts: state.EffectSettled, version: int, at: int) -
     if facts.outcome in ("applied", "skipped"):
         return [RowDelete("effects", key)]
     # `settled` is the version of the newest attempt's event, which holds the reason for the failure.
-    values: Row = {
-        "status": facts.outcome,
-        "attempts": facts.attempts,
-        "retry_at": facts.retry_at,
-        "settled": version,
-    }
+    values: Row = {"status": facts.outcome, "attempts": facts.attempts, "retry_at": facts.retry_at, "settled": version}
     return [RowUpdate("effects", key, values)]
 
 
@@ -343,7 +294,7 @@ def _project_effect_revived(facts: state.EffectRevived, version: int, at: int) -
 STATE_ROW_RULES: dict[str, Rule] = {
     "state.written": _project_state_written,
     "state.deleted": _project_state_deleted,
-    "state.linked": _project_state_linked,
+    "state.linked": lambda facts, version, at: [RowReplace("edges", _build_row("edges", facts, version))],
     "state.unlinked": _project_state_unlinked,
     "effect.declared": _project_effect_declared,
     "effect.settled": _project_effect_settled,
@@ -369,7 +320,7 @@ def _project_session_opened(facts: said.SessionOpened, version: int, at: int) ->
     values = _setting_columns(facts, version)
     if facts.generation:
         return [RowUpdate("sessions", (), {**values, "status": "open", "generation": facts.generation})]
-    row: Row = {**dict.fromkeys(SESSIONS.columns), "status": "open", "generation": 0, "opened_at": at}
+    row: Row = {**dict.fromkeys(TABLES["sessions"].columns), "status": "open", "generation": 0, "opened_at": at}
     return [RowInsert("sessions", {**row, "opened_version": version, **values})]
 
 
@@ -397,7 +348,7 @@ def _project_session_closed(facts: said.SessionClosedFacts, version: int, at: in
     return [RowUpdate("sessions", (), {"status": "ended" if facts.reset else "closed"})]
 
 
-_NEW_THREAD: Row = {**dict.fromkeys(THREADS.columns, 0), "shared": None}
+_NEW_THREAD: Row = {**dict.fromkeys(TABLES["threads"].columns, 0), "shared": None}
 
 
 def _project_thread_opened(facts: said.ThreadOpened, version: int, at: int) -> list[RowChange]:
@@ -441,19 +392,15 @@ def _replace_call_rows(calls: tuple[said.CallRef, ...]) -> list[RowChange]:
     ]
 
 
+_read_amounts: Callable[[Usage], tuple[int | None, ...]] = attrgetter(
+    "input", "cached_input", "cache_write", "output", "reasoning", "cost", "unpriced_tokens", "estimated"
+)
+"""A function from a usage to its amounts, in the order of the columns."""
+
+
 def usage_amounts(usage: Usage) -> dict[str, int]:
     """Return the amounts that a usage adds to the sums of a row."""
-    amounts = (
-        usage.input,
-        usage.cached_input,
-        usage.cache_write,
-        usage.output,
-        usage.reasoning,
-        usage.cost or 0,
-        usage.unpriced_tokens,
-        usage.estimated,
-    )
-    return {column: amount for column, amount in zip(USAGE_COLUMNS, amounts, strict=True) if amount}
+    return {column: amount for column, amount in zip(USAGE_COLUMNS, _read_amounts(usage), strict=True) if amount}
 
 
 def message_row(facts: said.MessageAppended, version: int) -> Row:
@@ -505,17 +452,8 @@ def _project_message_retracted(facts: said.MessageRetracted, version: int, at: i
 def _project_summary_made(facts: said.SummaryMade, version: int, at: int) -> list[RowChange]:
     if facts.window:
         return []  # Only packs refer to it.
-    row: Row = {
-        "version": version,
-        "summary_id": ulid_bytes(facts.summary),
-        "first": facts.first,
-        "last": facts.last,
-        "shared": _encode_shared(facts.shared),
-        "tokens": facts.tokens,
-        "tokenizer": facts.tokenizer,
-        "flushed": facts.flushed,
-        "retired": None,
-    }
+    summary, shared = ulid_bytes(facts.summary), _encode_shared(facts.shared)
+    row = _build_row("summaries", facts, version, summary_id=summary, shared=shared)
     changes: list[RowChange] = [RowUpdate("summaries", (place,), {"retired": version}) for place in facts.replaces]
     used = {} if facts.usage is None else usage_amounts(facts.usage)
     return [*changes, RowInsert("summaries", row), RowUpdate("threads", (), {"edited": version}, used)]

@@ -48,14 +48,13 @@ def merge_changes(first: RowChange, then: RowChange) -> RowChange:
     if isinstance(first, RowDelete):
         # An update of a deleted row does nothing; an increment starts a new row.
         return first if isinstance(then, RowUpdate) else RowReplace(then.table, _start_row(then))
-    mixed = (isinstance(first, RowIncrement), isinstance(then, RowIncrement)) in ((True, False), (False, True))
-    assert not mixed or isinstance(first, RowInsert | RowReplace), (
-        f"{then.table} is bumped and updated: which of them makes a row?"
-    )
     amounts = then.amounts
     values = then.values if isinstance(then, RowUpdate) else {}
     if isinstance(first, RowInsert | RowReplace):
         return type(first)(first.table, add_amounts({**first.row, **values}, amounts))
+    assert isinstance(first, RowIncrement) == isinstance(then, RowIncrement), (
+        f"{then.table} is bumped and updated: which of them makes a row?"
+    )
     if isinstance(first, RowIncrement):
         return RowIncrement(first.table, first.key, _sum_amounts(first.amounts, amounts))
     kept = {name: amount for name, amount in first.amounts.items() if name not in values}
@@ -71,7 +70,7 @@ def _start_row(bump: RowIncrement) -> Row:
 
 
 def _sum_amounts(first: dict[str, int], then: dict[str, int]) -> dict[str, int]:
-    return {name: first.get(name, 0) + then.get(name, 0) for name in (*first, *(n for n in then if n not in first))}
+    return {name: first.get(name, 0) + then.get(name, 0) for name in first | then}
 
 
 RowKey = tuple[Any, ...]

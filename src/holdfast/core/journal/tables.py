@@ -6,6 +6,8 @@ stream can be verified alone.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from holdfast.records.batches import RowQuery
@@ -17,6 +19,8 @@ class Table(msgspec.Struct, frozen=True):
     name: str
     key: tuple[str, ...]
     columns: tuple[str, ...]
+    column_names: tuple[str, ...]
+    """The key columns, then the others."""
     references: tuple[tuple[str, str], ...] = ()
     """(column, table) pairs: the column, if not null, must be the first key column of a row in that table."""
     lookup_columns: tuple[str, ...] = ()
@@ -26,220 +30,104 @@ class Table(msgspec.Struct, frozen=True):
     per_stream: bool = False
     """True if the key is unique only within a stream, not within the tenant."""
 
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        """The key columns, then the others."""
-        return self.key + self.columns
 
-
-USAGE_COLUMNS = (
-    "input_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "cost",
-    "unpriced_tokens",
-    "estimated_tokens",
-)
+_USAGE = """
+    input_tokens cached_input_tokens cache_write_tokens output_tokens reasoning_tokens cost unpriced_tokens
+    estimated_tokens
+"""
+USAGE_COLUMNS = tuple(_USAGE.split())
 """The sums of usage that a frame and a thread have."""
 
-FRAMES = Table(
-    "frames",
-    ("frame_id",),
-    (
-        "parent_frame_id",
-        "depth",
-        "status",
-        "granted",
-        "used",
-        "reserved",
-        "lent",
-        *USAGE_COLUMNS,
-        "tool_calls",
-        "max_context_tokens",
-        "max_tool_calls",
-        "max_subframe_depth",
-        "timeout_ms",
-        "deadline",
-        "stopped_at",
-        "created_at",
-        "completed_at",
-        "pushed_version",
-        "goal_version",
-        "version",
-        "error_version",
-        "context_hash",
-        "outer_frame_id",
-        "outer_stream",
-    ),
-    references=(("parent_frame_id", "frames"),),
-    lookup_columns=("parent_frame_id",),
-)
+_OF_FRAME = (("frame_id", "frames"),)
 
-FRAME_HANDLES = Table(
-    "frame_handles",
-    ("frame_id", "handle_id"),
-    ("handle_type", "priority", "position", "estimated_tokens", "version", "removed"),
-    references=(("frame_id", "frames"),),
-)
 
-FRAME_RESULTS = Table(
-    "frame_results",
-    ("frame_id", "position"),
-    ("result_type", "ref_id", "version"),
-    references=(("frame_id", "frames"),),
-)
+def _table(name: str, key: str, columns: str, **rest: Any) -> Table:
+    """Return a table from the names of its key and of its other columns, each separated by blanks."""
+    keys, others = tuple(key.split()), tuple(columns.split())
+    return Table(name, keys, others, keys + others, **rest)
 
-FRAME_RESERVATIONS = Table(
-    "frame_reservations", ("frame_id", "purpose"), ("amount",), references=(("frame_id", "frames"),)
-)
-
-FRAME_CALLS = Table(
-    "frame_calls",
-    ("frame_id", "call_id"),
-    ("kind", "name", "if_interrupted", "version"),
-    references=(("frame_id", "frames"),),
-)
-
-FRAME_CHILDREN = Table(
-    "frame_children", ("frame_id", "child_frame_id"), ("child_stream",), references=(("frame_id", "frames"),)
-)
-
-SUSPENDED_FRAMES = Table(
-    "suspended_frames",
-    ("frame_id",),
-    (
-        "question_id",
-        "kind",
-        "prior",
-        "version",
-        "suspended_at",
-        "released",
-        "expires_at",
-        "on_expiry",
-        "until",
-        "token_id",
-        "within",
-        "call_id",
-        "answer_version",
-    ),
-    references=(("frame_id", "frames"),),
-    lookup_columns=("question_id", "token_id"),
-)
-
-ARTIFACT_REFS = Table(
-    "artifact_refs", ("artifact", "stream_version"), (), (("artifact", "artifacts"),), per_stream=True
-)
-
-SESSIONS = Table(
-    "sessions",
-    (),
-    (
-        "status",
-        "generation",
-        "opened_at",
-        "opened_version",
-        "model",
-        "tokenizer",
-        "tools",
-        "idle_timeout_ms",
-        "memory",
-        "system_version",
-        "title_version",
-        "metadata_version",
-    ),
-    per_stream=True,
-)
-
-SESSION_THREADS = Table("session_threads", ("thread",), ("version",), per_stream=True)
-
-SESSION_HANDOVERS = Table("session_handovers", ("handover_id",), ("version", "attempts"))
-
-THREADS = Table(
-    "threads",
-    (),
-    (
-        "messages",
-        "newest",
-        "newest_at",
-        "floor",
-        "edited",
-        "generation",
-        "packed",
-        "private",
-        "ended",
-        "fresh",
-        "shared",
-        *USAGE_COLUMNS,
-    ),
-    per_stream=True,
-)
-
-MESSAGES = Table(
-    "messages",
-    ("version",),
-    ("position", "role", "round", "before", "calls", "tokens", "tokenizer", "pinned", "retracted"),
-    stream_columns=("pinned",),
-    per_stream=True,
-)
-
-MESSAGE_CALLS = Table("message_calls", ("call_id",), ("version", "provider"), per_stream=True)
-
-MESSAGE_COUNTS = Table(
-    "message_counts", ("tokenizer", "version"), ("tokens",), stream_columns=("tokenizer",), per_stream=True
-)
-
-SUMMARIES = Table(
-    "summaries",
-    ("version",),
-    ("summary_id", "first", "last", "shared", "tokens", "tokenizer", "flushed", "retired"),
-    stream_columns=(),
-    per_stream=True,
-)
-
-STATE = Table("state", ("key",), ("version", "expires_at", "lifetime"), per_stream=True)
-
-STATE_HISTORY = Table("state_history", ("key", "version"), (), per_stream=True)
-
-EDGES = Table("edges", ("source", "kind", "target_scope", "target"), ("version",), per_stream=True)
-
-EFFECTS = Table(
-    "effects",
-    ("effect_id",),
-    ("sink", "kind", "status", "version", "attempts", "retry_at", "settled"),
-    lookup_columns=("sink",),
-    stream_columns=("sink",),
-)
 
 # Parents before children: the order in which rows can be inserted.
 PROJECTIONS: tuple[Table, ...] = (
-    FRAMES,
-    FRAME_HANDLES,
-    FRAME_RESULTS,
-    FRAME_RESERVATIONS,
-    FRAME_CALLS,
-    FRAME_CHILDREN,
-    SUSPENDED_FRAMES,
-    ARTIFACT_REFS,
-    SESSIONS,
-    SESSION_THREADS,
-    SESSION_HANDOVERS,
-    THREADS,
-    MESSAGES,
-    MESSAGE_CALLS,
-    MESSAGE_COUNTS,
-    SUMMARIES,
-    STATE,
-    STATE_HISTORY,
-    EDGES,
-    EFFECTS,
+    _table(
+        "frames",
+        "frame_id",
+        f"""
+        parent_frame_id depth status granted used reserved lent {_USAGE} tool_calls
+        max_context_tokens max_tool_calls max_subframe_depth timeout_ms deadline stopped_at created_at completed_at
+        pushed_version goal_version version error_version context_hash outer_frame_id outer_stream
+        """,
+        references=(("parent_frame_id", "frames"),),
+        lookup_columns=("parent_frame_id",),
+    ),
+    _table(
+        "frame_handles",
+        "frame_id handle_id",
+        "handle_type priority position estimated_tokens version removed",
+        references=_OF_FRAME,
+    ),
+    _table("frame_results", "frame_id position", "result_type ref_id version", references=_OF_FRAME),
+    _table("frame_reservations", "frame_id purpose", "amount", references=_OF_FRAME),
+    _table("frame_calls", "frame_id call_id", "kind name if_interrupted version", references=_OF_FRAME),
+    _table("frame_children", "frame_id child_frame_id", "child_stream", references=_OF_FRAME),
+    _table(
+        "suspended_frames",
+        "frame_id",
+        """
+        question_id kind prior version suspended_at released expires_at on_expiry until token_id within call_id
+        answer_version
+        """,
+        references=_OF_FRAME,
+        lookup_columns=("question_id", "token_id"),
+    ),
+    _table("artifact_refs", "artifact stream_version", "", references=(("artifact", "artifacts"),), per_stream=True),
+    _table(
+        "sessions",
+        "",
+        """
+        status generation opened_at opened_version model tokenizer tools idle_timeout_ms memory system_version
+        title_version metadata_version
+        """,
+        per_stream=True,
+    ),
+    _table("session_threads", "thread", "version", per_stream=True),
+    _table("session_handovers", "handover_id", "version attempts"),
+    _table(
+        "threads",
+        "",
+        f"messages newest newest_at floor edited generation packed private ended fresh shared {_USAGE}",
+        per_stream=True,
+    ),
+    _table(
+        "messages",
+        "version",
+        "position role round before calls tokens tokenizer pinned retracted",
+        stream_columns=("pinned",),
+        per_stream=True,
+    ),
+    _table("message_calls", "call_id", "version provider", per_stream=True),
+    _table("message_counts", "tokenizer version", "tokens", stream_columns=("tokenizer",), per_stream=True),
+    _table(
+        "summaries",
+        "version",
+        "summary_id first last shared tokens tokenizer flushed retired",
+        stream_columns=(),
+        per_stream=True,
+    ),
+    _table("state", "key", "version expires_at lifetime", per_stream=True),
+    _table("state_history", "key version", "", per_stream=True),
+    _table("edges", "source kind target_scope target", "version", per_stream=True),
+    _table(
+        "effects",
+        "effect_id",
+        "sink kind status version attempts retry_at settled",
+        lookup_columns=("sink",),
+        stream_columns=("sink",),
+    ),
 )
 
 SESSION_TABLES: tuple[str, ...] = ("sessions", "session_threads", "session_handovers")
 THREAD_TABLES: tuple[str, ...] = ("threads", "message_calls")
-
-
 TABLES: dict[str, Table] = {table.name: table for table in PROJECTIONS}
 
 

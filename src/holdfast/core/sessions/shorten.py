@@ -7,6 +7,7 @@ beginning and its end around a marker that gives the number of missing character
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -74,9 +75,10 @@ def fit_messages(
     if form.tokens <= room:
         return form
     for what in order:
-        shortest = _shorten(form, what, 0, count, name)
+        cut = partial(_shorten, form, what, count=count, name=name)
+        shortest = cut(0)
         if shortest.tokens <= room:
-            return _find_longest(form, what, room, count, shortest, name)
+            return _find_longest(cut, room, shortest)
         least = min(least, shortest, key=lambda each: each.tokens)
         form = shortest
     return least
@@ -115,22 +117,15 @@ def keep_newest_calls(messages: Sequence[Message], most: int) -> ShortenedMessag
     return ShortenedMessages(kept, (Cut(index=0, what="calls", left_out=first),), 0, (f"calls:{most}",))
 
 
-def _find_longest(
-    form: ShortenedMessages,
-    what: CutTarget,
-    room: int,
-    count: CountMessage,
-    shortest: ShortenedMessages,
-    name: HandleLookup | None,
-) -> ShortenedMessages:
+def _find_longest(cut: Callable[[int], ShortenedMessages], room: int, shortest: ShortenedMessages) -> ShortenedMessages:
     """Find the longest form that fits. However long the text is, little more than what fits is counted."""
     best, low, high = shortest, 0, max(room, 16)
-    longest = max(cut.left_out for cut in shortest.cuts)
-    while high < longest and (tried := _shorten(form, what, high, count, name)).tokens <= room:
+    longest = max(each.left_out for each in shortest.cuts)
+    while high < longest and (tried := cut(high)).tokens <= room:
         best, low, high = tried, high, high * 2
     while high - low > 4 + low // 128:
         middle = (low + high) // 2
-        tried = _shorten(form, what, middle, count, name)
+        tried = cut(middle)
         if tried.tokens <= room:
             best, low = tried, middle
         else:

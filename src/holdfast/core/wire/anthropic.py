@@ -62,7 +62,7 @@ from holdfast.core.wire.plain_data import (
     read_role,
     to_plain_data,
 )
-from holdfast.core.wire.tools import render_anthropic_tools
+from holdfast.core.wire.tools import render_tools
 from holdfast.records.messages import Message, Part, ToolCallResult, ToolDef
 
 _KNOWN_BLOCKS = ("text", "image", "document", "tool_use", "tool_result")
@@ -145,7 +145,7 @@ def render_request(
 
     `stable` is the number of leading messages that stay the same in the next call; if given, cache marks are set.
     """
-    written, told = render_messages(messages, system, ids), render_anthropic_tools(tools)
+    written, told = render_messages(messages, system, ids), render_tools(tools, "anthropic")
     if stable is not None:
         return mark_request(written, told, stable, len(messages))
     return _build_request(written.system, written.messages, told)

@@ -59,7 +59,7 @@ from holdfast.core.wire.plain_data import (
     read_mapping,
     read_role,
 )
-from holdfast.core.wire.tools import render_openai_tools, sendable_author_name
+from holdfast.core.wire.tools import render_tools, sendable_author_name
 from holdfast.records.messages import Message, Part, ToolCallRequest, ToolCallResult, ToolDef
 
 _KNOWN_KEYS = {"role", "content", "name", "tool_calls", "function_call", "refusal", "annotations"}
@@ -136,7 +136,7 @@ def render_request(
         out += render_message(message, index, wire, exact=ids == "provider")
     if not out and ids == "unique":
         out.append({"role": "user", "content": EMPTY_REQUEST_TEXT})  # OpenAI refuses a request without a message.
-    told = render_openai_tools(tools)
+    told = render_tools(tools, "openai")
     return {"messages": out, "tools": told} if told else {"messages": out}
 
 

@@ -62,7 +62,7 @@ from holdfast.core.wire.plain_data import (
     read_role,
     to_plain_data,
 )
-from holdfast.core.wire.tools import render_responses_tools
+from holdfast.core.wire.tools import render_tools
 from holdfast.records.messages import Message, Part, ToolCallResult, ToolDef
 
 OUTPUT_TYPES = ("function_call_output", "custom_tool_call_output")
@@ -123,7 +123,7 @@ def render_request(
     request: ResponsesRequest = {"input": out}
     if prompt := drop_blank_prompt(system):
         request = {"instructions": prompt, **request}
-    told = render_responses_tools(tools)
+    told = render_tools(tools, "responses")
     if told:
         request["tools"] = told
     return request

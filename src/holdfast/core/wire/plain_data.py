@@ -19,10 +19,10 @@ from holdfast.errors import InvalidMessage, TooLarge
 from holdfast.records.messages import ROLES, Message, Repair, ToolDef
 
 MAX_MESSAGE_NESTING = 48
+"""The nesting limit. It leaves room for the levels that an event adds, within the limit of the journal."""
 MAX_CALLS = 1_000
 MAX_PARTS = 10_000
 """Tool calls and parts of one message."""
-"""The nesting limit. It leaves room for the levels that an event adds, within the limit of the journal."""
 
 EMPTY_REQUEST_TEXT = "[Nothing was said.]"
 """The text of the message in a request that must have one and has none."""

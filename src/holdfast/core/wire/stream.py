@@ -444,8 +444,6 @@ class StreamAccumulator:
 
     __slots__ = ("_answer_tool", "_pieces", "form")
 
-    event_format = staticmethod(event_format)
-
     def __init__(self, form: str | None = None, *, answer_tool: str | None = None) -> None:
         self.form: Format | None = next((known for known in FORMATS if known == form), None)
         if self.form != form:

@@ -99,46 +99,31 @@ def read_tool_def(given: Any) -> ToolDef:
     )
 
 
-def render_openai_tools(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
-    """Return tool definitions for chat completions."""
-    out: list[dict[str, Any]] = []
-    for tool in tools:
-        if tool.raw is None:
-            strict = {} if tool.strict is None else {"strict": tool.strict}
-            told = {**_name_and_description(tool), "parameters": copy_data(tool.parameters), **strict}
-            out.append({"type": "function", "function": told})
-        elif _tool_format(tool.raw) == "openai":
-            out.append(copy_data(tool.raw))
-        elif _is_custom_tool(tool.raw):
-            inner = {key: value for key, value in tool.raw.items() if key != "type"}
-            out.append({"type": "custom", "custom": copy_data(inner)})
-    return out
+def render_tools(tools: Iterable[ToolDef], form: str) -> list[dict[str, Any]]:
+    """Return tool definitions in a provider's format, without the tools that other providers host."""
+    rendered = (_render_tool(tool, form) for tool in tools)
+    return [tool for tool in rendered if tool is not None]
 
 
-def render_responses_tools(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
-    """Return tool definitions for Responses, where a function is strict by default, so `strict` is always set."""
-    out: list[dict[str, Any]] = []
-    for tool in tools:
-        if tool.raw is None:
-            told = {**_name_and_description(tool), "parameters": copy_data(tool.parameters)}
-            out.append({"type": "function", **told, "strict": bool(tool.strict)})
-        elif _tool_format(tool.raw) == "responses":
-            out.append(copy_data(tool.raw))
-        elif _is_custom_tool(tool.raw):
-            out.append({"type": "custom", **copy_data(tool.raw["custom"])})
-    return out
-
-
-def render_anthropic_tools(tools: Iterable[ToolDef]) -> list[dict[str, Any]]:
-    """Return tool definitions for Anthropic's Messages."""
-    out: list[dict[str, Any]] = []
-    for tool in tools:
-        if tool.raw is None:
-            strict = {"strict": True} if tool.strict else {}
-            out.append({**_name_and_description(tool), "input_schema": copy_data(tool.parameters), **strict})
-        elif _tool_format(tool.raw) == "anthropic":
-            out.append(copy_data(tool.raw))
-    return out
+def _render_tool(tool: ToolDef, form: str) -> dict[str, Any] | None:
+    raw: dict[str, Any] | None = copy_data(tool.raw)
+    if raw is not None:
+        if _tool_format(raw) == form:
+            return raw
+        if form == "anthropic" or not _is_custom_tool(raw):
+            return None
+        kind = {"type": raw.pop("type")}
+        return {**kind, **raw["custom"]} if form == "responses" else {**kind, "custom": raw}
+    told: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        told["description"] = tool.description
+    told["input_schema" if form == "anthropic" else "parameters"] = copy_data(tool.parameters)
+    if form == "anthropic":
+        return {**told, "strict": True} if tool.strict else told
+    if form == "responses":  # Here a function is strict by default, so `strict` is always set.
+        return {"type": "function", **told, "strict": bool(tool.strict)}
+    strict = {} if tool.strict is None else {"strict": tool.strict}
+    return {"type": "function", "function": {**told, **strict}}
 
 
 def _read_function(item: dict[str, Any], schema: str) -> ToolDef:
@@ -147,10 +132,6 @@ def _read_function(item: dict[str, Any], schema: str) -> ToolDef:
     return _check_tool(
         ToolDef(name=item.get("name") or "", description=item.get("description"), strict=item.get("strict"), **given)
     )
-
-
-def _name_and_description(tool: ToolDef) -> dict[str, Any]:
-    return {"name": tool.name} if tool.description is None else {"name": tool.name, "description": tool.description}
 
 
 def _check_tool(tool: ToolDef) -> ToolDef:

@@ -32,7 +32,7 @@ from holdfast.errors import (
     Unavailable,
     VersionConflict,
 )
-from holdfast.flow.effects.settle import build_settled_content, effect_owner, settle_effect
+from holdfast.flow.effects.settle import effect_owner, settle_effect
 from holdfast.flow.effects.sinks import find_default_sink
 from holdfast.flow.frames.read import read_event, row_ulid
 from holdfast.flow.frames.takeover import release_stream, take_free_stream, take_stream
@@ -215,22 +215,20 @@ def _attempt_effect(env: Env, lane: _Lane, row: Row) -> Row | None:
     assert event is not None, "a row names the event that made it"
     attempts = _read_number(row, "attempts")
     if event.content is ERASED:
-        content = build_settled_content(env, reason=ERASED_REASON)
-        return settle_effect(env, lane.stream, row, "skipped", attempts=attempts, content=content)
+        return settle_effect(env, lane.stream, row, "skipped", attempts=attempts, reason=ERASED_REASON)
     owner = effect_owner(event)
     sink = find_default_sink(replace(env, user=event.content.user), lane.sink)
     sink = sink or env.sinks.find(env.tenant, lane.sink)
     if sink is None:  # It was never registered, or was removed meanwhile.
-        content = build_settled_content(env, reason=NO_SINK_REASON)
-        return settle_effect(env, lane.stream, row, "deferred", attempts=attempts, content=content)
+        return settle_effect(env, lane.stream, row, "deferred", attempts=attempts, reason=NO_SINK_REASON)
     if attempts >= env.settings.effect_attempts and not sink.patient:  # The process of the last attempt died of it.
-        content = build_settled_content(env, reason=f"It was delivered {attempts} times and was not taken.")
-        return settle_effect(env, lane.stream, row, "dead", attempts=attempts, content=content, subject=owner)
+        reason = f"It was delivered {attempts} times and was not taken."
+        return settle_effect(env, lane.stream, row, "dead", attempts=attempts, reason=reason, subject=owner)
     seen: Row | None = row
     if env.leases.was_abandoned(env.tenant, sink_lease_stream(lane.sink)):
         # Due at once: whoever takes over from this process counts its attempt as well.
-        content = build_settled_content(env, reason=UNKNOWN_REASON)
-        seen = settle_effect(env, lane.stream, row, "failed", attempts=attempts + 1, content=content, subject=owner)
+        reason, attempt = UNKNOWN_REASON, attempts + 1
+        seen = settle_effect(env, lane.stream, row, "failed", attempts=attempt, reason=reason, subject=owner)
     if seen is None:
         return None
     try:
@@ -239,8 +237,7 @@ def _attempt_effect(env: Env, lane: _Lane, row: Row) -> Row | None:
             raise EffectRefused("The sink returned an awaitable. Use holdfast.open_async, or a synchronous sink.")
     except Exception as error:  # noqa: BLE001  a sink is somebody else's code
         return _settle_failure(env, lane, seen, sink, error, owner, attempts + 1)
-    content = build_settled_content(env, answer)
-    return settle_effect(env, lane.stream, seen, "applied", attempts=attempts + 1, content=content, subject=owner)
+    return settle_effect(env, lane.stream, seen, "applied", attempts=attempts + 1, answer=answer, subject=owner)
 
 
 def _build_declared_effect(env: Env, lane: _Lane, row: Row, event: Event) -> DeclaredEffect:
@@ -272,6 +269,6 @@ def _settle_failure(
         "dead" if dead else "failed",
         attempts=attempts,
         retry_at=None if dead else now + delay,
-        content=build_settled_content(env, reason=exception_text(error)),
+        reason=exception_text(error),
         subject=owner,
     )

@@ -124,10 +124,12 @@ def settle_effect(
     *,
     attempts: int,
     retry_at: int | None = None,
-    content: SettledContent | None = None,
+    answer: Any = None,
+    reason: str | None = None,
     subject: str | None = None,
 ) -> Row | None:
     """Journal an attempt's outcome if the effect's row is unchanged, and return its new row; None if it changed."""
+    content = _build_content(env, answer, reason)
     effect = row_ulid(seen, "effect_id")
     facts = EffectSettled(effect=effect, sink=str(seen["sink"]), outcome=outcome, attempts=attempts, retry_at=retry_at)
     draft = Draft(type="effect.settled", facts=facts, content=content, subject=None if content is None else subject)
@@ -144,7 +146,7 @@ def settle_effect(
     return {**seen, "status": outcome, "attempts": attempts, "retry_at": retry_at, "settled": changed.version}
 
 
-def build_settled_content(env: Env, answer: Any = None, reason: str | None = None) -> SettledContent | None:
+def _build_content(env: Env, answer: Any, reason: str | None) -> SettledContent | None:
     """Return a sink's answer as content, as far as it can be stored: the outcome is journaled whatever it is."""
     if answer is None and reason is None:
         return None

@@ -5,7 +5,6 @@ One call has one outcome. An intent without one was interrupted by a crash.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from holdfast.core.frames import budgets, calls
@@ -15,7 +14,16 @@ from holdfast.flow.frames.read import parse_id
 from holdfast.flow.journal import telemetry
 from holdfast.flow.journal.append import ChangeResult, redact_as_configured
 from holdfast.ports import Env
-from holdfast.records.events.calls import CallContent
+from holdfast.records.events.calls import (
+    CallContent,
+    CallFailed,
+    ModelRequested,
+    ModelResponded,
+    RunRequested,
+    RunReturned,
+    ToolRequested,
+    ToolReturned,
+)
 from holdfast.records.ids import own_key, ulid_text
 from holdfast.records.usage import Usage
 
@@ -32,14 +40,13 @@ def begin_model_call(
     """Journal that a model is about to be called, and return the call's id."""
     call = ulid_text(env.ids.ulid())
     content = None if request is None else redact_as_configured(env, CallContent(arguments=request))
-    begin = partial(
-        calls.begin_model, frame_id=frame, call_id=call, model=model, if_interrupted=if_interrupted, content=content
-    )
+    facts = ModelRequested(call=call, frame=frame, model=model, if_interrupted=if_interrupted)
     same = match_event("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted)
-    changed = change_frame(env, frame, lambda state: begin(state, now=env.clock.now_ms()), key=key, same=same)
+    begin, now = calls.begin_call, env.clock.now_ms
+    changed = change_frame(env, frame, lambda state: begin(state, facts, content, now()), key=key, same=same)
     made: str = changed.last_facts("model.requested").call
     if made == call:  # Otherwise the call was begun before, under this key.
-        telemetry.begin_model_span(env, call, frame=frame, model=model)
+        telemetry.begin_span(env, call, frame=frame, model=model)
     return made
 
 
@@ -62,11 +69,11 @@ def end_model_call(
     content = redact_as_configured(env, _call_content(response=response, provider_id=provider_id, error=error))
     type_name = "model.responded" if error is None else "model.failed"
     code = None if error is None else _error_code(content.error)
-    how: Any = {"finish": finish, "error": code, "retryable": retryable, "doubtful": doubtful}
-    decide = partial(calls.end_model, frame_id=frame, call_id=call, usage=record, content=content, **how)
-    same = match_event(type_name, content, frame=frame, call=call, usage=record)
-    changed = _end_call(env, frame, call, decide, same)
-    telemetry.end_model_span(env, call, usage=record, finish=finish, error=code)
+    facts: calls.CallEnd = ModelResponded(call=call, frame=frame, usage=record, finish=finish, doubtful=doubtful)
+    if code is not None:
+        facts = CallFailed(call=call, frame=frame, usage=record, error=code, retryable=retryable)
+    changed = _end_call(env, facts, content, match_event(type_name, content, frame=frame, call=call, usage=record))
+    telemetry.end_span(env, call, usage=record, finish=finish, error=code)
     return changed
 
 
@@ -83,11 +90,10 @@ def begin_tool_call(
     """Journal that a tool is about to be called; return the call's id, which is also its idempotency key."""
     call = ulid_text(env.ids.ulid())
     content = redact_as_configured(env, _call_content(arguments=arguments, provider_id=provider_id))
-    begin = partial(
-        calls.begin_tool, frame_id=frame, call_id=call, name=name, if_interrupted=if_interrupted, content=content
-    )
+    facts = ToolRequested(call=call, frame=frame, name=name, if_interrupted=if_interrupted)
     same = match_event("tool.requested", content, frame=frame, name=name, if_interrupted=if_interrupted)
-    changed = change_frame(env, frame, lambda state: begin(state, now=env.clock.now_ms()), key=key, same=same)
+    begin, now = calls.begin_call, env.clock.now_ms
+    changed = change_frame(env, frame, lambda state: begin(state, facts, content, now()), key=key, same=same)
     return str(changed.last_facts("tool.requested").call)
 
 
@@ -103,25 +109,30 @@ def end_tool_call(
 ) -> ChangeResult:
     """Journal that a tool returned, failed or was given up."""
     content = redact_as_configured(env, _call_content(value=value, error=error))
-    how: Any = {"failed": error is not None, "interrupted": interrupted, "tokens": tokens}
-    decide = partial(calls.end_tool, frame_id=frame, call_id=call, content=content, **how)
-    return _end_call(env, frame, call, decide, match_event("tool.returned", content, frame=frame, call=call, **how))
+    known: dict[str, Any] = {
+        "frame": frame,
+        "call": call,
+        "failed": error is not None,
+        "interrupted": interrupted,
+        "tokens": tokens,
+    }
+    return _end_call(env, ToolReturned(**known), content, match_event("tool.returned", content, **known))
 
 
 def begin_run(env: Env, frame: str, name: str, if_interrupted: str) -> str:
     """Journal that a memoised step is about to run."""
     call = ulid_text(env.ids.ulid())
-    begin = partial(calls.begin_run, frame_id=frame, call_id=call, name=name, if_interrupted=if_interrupted)
-    changed = change_frame(env, frame, lambda state: begin(state, now=env.clock.now_ms()))
+    facts = RunRequested(call=call, frame=frame, name=name, if_interrupted=if_interrupted)
+    changed = change_frame(env, frame, lambda state: calls.begin_call(state, facts, None, env.clock.now_ms()))
     return str(changed.last_facts("run.requested").call)
 
 
 def end_run(env: Env, frame: str, call: str, *, value: Any = None, error: str | None = None, key: str) -> ChangeResult:
     """Journal a memoised step's outcome. Only success takes the key, so that a failed step can run again."""
     content = redact_as_configured(env, _call_content(value=value, error=error))
-    decide = partial(calls.end_run, frame_id=frame, call_id=call, failed=error is not None, content=content)
-    same = match_event("run.returned", content, frame=frame, call=call)
-    return change_frame(env, frame, decide, key=key if error is None else None, same=same)
+    facts = RunReturned(call=call, frame=frame, failed=error is not None)
+    same, key_if_done = match_event("run.returned", content, frame=frame, call=call), None if facts.failed else key
+    return change_frame(env, frame, lambda state: calls.end_call(state, facts, content), key=key_if_done, same=same)
 
 
 def outcome_key(call: str) -> str:
@@ -129,12 +140,13 @@ def outcome_key(call: str) -> str:
     return own_key(call, "end")
 
 
-def _end_call(env: Env, frame: str, call: str, decide: Any, same: Any) -> ChangeResult:
-    parse_id(call, "call")
+def _end_call(env: Env, facts: calls.CallEnd, content: CallContent | None, same: Any) -> ChangeResult:
+    parse_id(facts.call, "call")
+    key = outcome_key(facts.call)
     try:
-        return change_frame(env, frame, decide, key=outcome_key(call), same=same)
+        return change_frame(env, facts.frame, lambda state: calls.end_call(state, facts, content), key=key, same=same)
     except KeyReused:
-        raise CallNotFound(f"Call {call} was ended already, with another outcome. One call has one.") from None
+        raise CallNotFound(f"Call {facts.call} was ended already, with another outcome. One call has one.") from None
 
 
 def _call_content(**given: Any) -> CallContent | None:

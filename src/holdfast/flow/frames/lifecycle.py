@@ -175,9 +175,9 @@ def push_frame(
     except ParentNotFound:
         raise _explain_parent(env, str(parent)) from None
     made = str(changed.last_facts("frame.pushed").frame)
-    env.states.note_frame_stream(env.tenant, made, home)
+    env.states.frame_streams.put((env.tenant, made), home)
     if not changed.repeated:
-        env.states.note_goal(env.tenant, home, changed.version_of("frame.pushed"), content)
+        env.states.goals.put((env.tenant, home, changed.version_of("frame.pushed")), content)
     return made
 
 

@@ -53,11 +53,11 @@ def parse_id(text: object, what: str = "frame") -> bytes:
 
 def find_frame_stream(env: Env, frame_id: str) -> str:
     """Return the stream of a frame, live or ended."""
-    known = env.states.frame_stream(env.tenant, frame_id) if isinstance(frame_id, str) else None
+    known = env.states.frame_streams.get((env.tenant, frame_id)) if isinstance(frame_id, str) else None
     if known is not None:
         return known
     stream, _ = find_frame_row(env, frame_id)
-    env.states.note_frame_stream(env.tenant, frame_id, stream)
+    env.states.frame_streams.put((env.tenant, frame_id), stream)
     return stream
 
 

@@ -96,7 +96,7 @@ def decide_and_append(
     loaded. `artifacts` are withdrawn if the call is refused or repeated.
     """
     key = None if key is None else check_key(key)
-    decision = _Decision(env, streams, decide, key, needs, artifacts, tries)
+    decision = _Decision(env, tuple(streams), decide, key, needs, artifacts, tries)
     done = None
     try:
         while done is None:
@@ -122,50 +122,44 @@ def decide_and_append(
     return changed
 
 
-class _Decision:
+class _Decision(msgspec.Struct):
     """A decision that is tried, each time under the locks of its streams, until no other process writes in between."""
 
-    def __init__(
-        self,
-        env: Env,
-        streams: Sequence[str],
-        decide: Callable[[States], Drafts],
-        key: str | None,
-        needs: Callable[[States], Sequence[str]] | None,
-        artifacts: Sequence[Artifact],
-        tries: int,
-    ) -> None:
-        self.streams = tuple(streams)
-        self._env, self._decide, self._key, self._needs, self._artifacts = env, decide, key, needs, artifacts
-        self._tries = tries
-        self._fresh = False
+    env: Env
+    streams: tuple[str, ...]
+    decide: Callable[[States], Drafts]
+    key: str | None
+    needs: Callable[[States], Sequence[str]] | None
+    artifacts: Sequence[Artifact]
+    tries: int
+    fresh: bool = False
 
     def try_once(self) -> ChangeResult | tuple[Batch, AppendResult] | None:
         """Return what was written, a result if there is nothing to write, or None to try again."""
-        env, first, key, fresh = self._env, self.streams[0], self._key, self._fresh
+        env, first, key, fresh = self.env, self.streams[0], self.key, self.fresh
         states = {stream: load_state(env, stream, fresh=fresh) for stream in self.streams}
-        more = () if self._needs is None else tuple([name for name in self._needs(states) if name not in self.streams])
+        more = () if self.needs is None else tuple([name for name in self.needs(states) if name not in self.streams])
         if more:
             self.streams += more
             return None
         try:
-            writes = _plan_writes(env, self._decide(states), states, first, key)
+            writes = _plan_writes(env, self.decide(states), states, first, key)
         except HoldfastError:
             if fresh:
                 raise
-            self._fresh = True
+            self.fresh = True
             return None
         if not writes:
             return ChangeResult(appended=None)
         if key is not None and len(writes) > 1 and env.journal.events_by_key(env.tenant, first, key):
             raise KeyReused  # Only one of several parts has the key: it is looked up and compared.
         try:
-            return append_writes(env, writes, self._artifacts, states)
+            return append_writes(env, writes, self.artifacts, states)
         except (VersionConflict, StaleEpoch) as error:
-            self._tries -= 1
-            if not self._tries or (isinstance(error, StaleEpoch) and _forget_stale_lease(env, error)):
+            self.tries -= 1
+            if not self.tries or (isinstance(error, StaleEpoch) and _forget_stale_lease(env, error)):
                 raise
-            self._fresh = True
+            self.fresh = True
             return None
 
 

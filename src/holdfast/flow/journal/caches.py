@@ -28,9 +28,12 @@ class StateCache:
 
     def __init__(self, capacity: int) -> None:
         self._kept = Lru[tuple[str, str], StreamState](capacity)
-        self._places = Lru[tuple[str, str], str](capacity * PLACES_PER_STATE)
-        self._goals = Lru[tuple[str, str, int], GoalContent](capacity)
-        self._openers = Lru[tuple[str, str], int](capacity)
+        # By tenant and frame: the stream that a frame lives in for ever.
+        self.frame_streams = Lru[tuple[str, str], str](capacity * PLACES_PER_STATE)
+        # By tenant, stream and version: goals of pushed frames. Most frames end in the process that pushed them.
+        self.goals = Lru[tuple[str, str, int], GoalContent](capacity)
+        # By tenant and session: the pseudonym of the user who opened it, which never changes; 0 for nobody.
+        self.session_openers = Lru[tuple[str, str], int](capacity)
         self._mutex = ForkLock()
         self.after_fork()
         renew_in_child(self)
@@ -57,34 +60,8 @@ class StateCache:
 
     def clear(self) -> None:
         """Drop everything."""
-        self._kept.clear()
-        self._places.clear()
-        self._goals.clear()
-        self._openers.clear()
-
-    def frame_stream(self, tenant: str, frame: str) -> str | None:
-        """Return the stream that a frame lives in for ever, or None if it is not cached."""
-        return self._places.get((tenant, frame))
-
-    def note_frame_stream(self, tenant: str, frame: str, stream: str) -> None:
-        """Cache the stream that a frame lives in."""
-        self._places.put((tenant, frame), stream)
-
-    def session_opener(self, tenant: str, stream: str) -> int | None:
-        """Return the pseudonym of the user who opened a session, 0 for nobody, or None if it is not cached."""
-        return self._openers.get((tenant, stream))
-
-    def note_session_opener(self, tenant: str, stream: str, user: int) -> None:
-        """Cache who opened a session, which never changes."""
-        self._openers.put((tenant, stream), user)
-
-    def note_goal(self, tenant: str, stream: str, version: int, goal: GoalContent) -> None:
-        """Cache the goal of a pushed frame until it is read: most frames end in the process that pushed them."""
-        self._goals.put((tenant, stream, version), goal)
-
-    def take_goal(self, tenant: str, stream: str, version: int) -> GoalContent | None:
-        """Remove and return a cached goal, or None."""
-        return self._goals.drop((tenant, stream, version))
+        for cache in (self._kept, self.frame_streams, self.goals, self.session_openers):
+            cache.clear()
 
     def __len__(self) -> int:
         return len(self._kept)

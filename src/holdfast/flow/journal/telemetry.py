@@ -42,52 +42,40 @@ def record_span(env: Env, name: str, attributes: Mapping[str, Any]) -> None:
             pass
 
 
-def begin_model_span(
+def begin_span(
     env: Env,
     call: str,
     *,
     frame: str | None = None,
-    model: str | None = None,
     conversation: str | None = None,
+    model: str | None = None,
     packed: AssembledPack | None = None,
+    tool: str | None = None,
+    attempt: int = 1,
 ) -> None:
-    """Begin a model call's span; called once per call, after the intent is journaled."""
+    """Begin the span of a model's or a tool's call; called once per attempt, after the intent is journaled."""
     if env.telemetry is None:
         return
     with _warn_of_failure():
-        provider = None if model is None else env.models.info(model).provider
-        attributes = call_attributes(
-            call=call, frame=frame, model=model, provider=provider, conversation=conversation, packed=packed
-        )
+        if tool is None:
+            provider = None if model is None else env.models.info(model).provider
+            attributes = call_attributes(
+                call=call, frame=frame, model=model, provider=provider, conversation=conversation, packed=packed
+            )
+        else:
+            attributes = tool_attributes(call=call, frame=frame, conversation=conversation, name=tool, attempt=attempt)
         env.telemetry.begin_call(call, attributes)
 
 
-def end_model_span(
+def end_span(
     env: Env, call: str, *, usage: Usage | None = None, finish: str | None = None, error: str | None = None
 ) -> None:
-    """End a model call's span, with usage or the kind of its error."""
+    """End a call's span, with a model's usage or the kind of an error."""
     if env.telemetry is None:
         return
     with _warn_of_failure():
         attributes = answer_attributes(usage or Usage(), finish)
         env.telemetry.end_call(call, attributes, None if error is None else error_type(error))
-
-
-def begin_tool_span(env: Env, call: str, *, frame: str, name: str, conversation: str, attempt: int) -> None:
-    """Begin a tool call's span, for a first attempt or a retry."""
-    if env.telemetry is None:
-        return
-    with _warn_of_failure():
-        attributes = tool_attributes(call=call, frame=frame, name=name, conversation=conversation, attempt=attempt)
-        env.telemetry.begin_call(call, attributes)
-
-
-def end_tool_span(env: Env, call: str, *, failed: bool, interrupted: bool) -> None:
-    """End a tool call's span: returned, failed or interrupted."""
-    if env.telemetry is None:
-        return
-    with _warn_of_failure():
-        env.telemetry.end_call(call, {}, "interrupted" if interrupted else "tool_failed" if failed else None)
 
 
 class SafeSpan:

@@ -26,7 +26,7 @@ from holdfast.flow.frames.read import find_frame_stream, frame_thread, load_curr
 from holdfast.flow.journal import artifacts, telemetry
 from holdfast.flow.journal.append import States, decide_and_append, redact_as_configured
 from holdfast.ports import Env
-from holdfast.records.events.calls import CallContent, ContextPacked, OmittedPiece, PackedPiece
+from holdfast.records.events.calls import CallContent, ContextPacked, ModelRequested, OmittedPiece, PackedPiece
 from holdfast.records.events.envelope import Draft, Event
 from holdfast.records.events.sessions import ThreadOpened, TokensCounted
 from holdfast.records.frames import StreamState
@@ -110,17 +110,15 @@ def begin_call(
             return {thread: shown}
         state, now = states[actor], env.clock.now_ms()
         check_live(env, state, frame)
-        asked = calls.begin_model(
-            state,
-            frame,
-            call,
+        intent = ModelRequested(
+            call=call,
+            frame=frame,
             model=model,
-            if_interrupted=if_interrupted,
-            content=content,
-            now=now,
             pack=pack_id,
             context_hash=facts.digest,
+            if_interrupted=if_interrupted,
         )
+        asked = calls.begin_call(state, intent, content, now)
         return {actor: add_clock_events(state, asked, now), thread: shown}
 
     same = match_event(PACKED, digest=facts.digest)
@@ -131,7 +129,7 @@ def begin_call(
     changed = decide_and_append(env, streams, decide, key=key, same=same, artifacts=placed)
     made = str(changed.last_facts(PACKED if frame is None else MODEL_CALLED).call)
     if made == call and frame is not None:  # A call outside of frames has no journaled end.
-        telemetry.begin_model_span(env, call, frame=frame, model=model, conversation=thread, packed=packed)
+        telemetry.begin_span(env, call, frame=frame, model=model, conversation=thread, packed=packed)
     return made
 
 

@@ -68,7 +68,8 @@ def search_scope(
     place, query = Scope.of(scope).text, check_query(query)
     words = query_terms(query)
     check_number("limit", limit, least=1, most=MAX_RESULTS)
-    rules.check_tier(tier)
+    if tier is not None:
+        rules.check_choice("tier", tier)
     if not words or not storage.store.capabilities & {"text", "vectors"}:
         return []
     now = storage.clock.now_ms()
@@ -170,7 +171,7 @@ def list_edges(
     """List the edges at a key, up to `limit`."""
     require_capability(storage, "graph", "a graph")
     node = (Scope.of(scope).text, rules.check_entry_key(key))
-    way, wanted = rules.check_direction(direction), rules.check_kinds(kinds)
+    way, wanted = rules.check_choice("direction", direction), rules.check_kinds(kinds)
     most = None if limit is None else check_number("limit", limit, least=1, most=MAX_REACHED)
     steps = rules.load_edges(storage.store.edges, [node], way, wanted, most)
     # An edge from a key to itself is found from both ends.
@@ -188,7 +189,7 @@ def traverse_edges(
         storage.store.edges,
         node,
         check_number("depth", depth, least=1, most=rules.MAX_DEPTH),
-        rules.check_direction(direction),
+        rules.check_choice("direction", direction),
         rules.check_kinds(kinds),
         MAX_REACHED if limit is None else check_number("limit", limit, least=1, most=MAX_REACHED),
     )

@@ -125,7 +125,8 @@ def list_stored(
 ) -> list[tuple[str, StoredEntry]]:
     """List stored entries in key order, all or of one tier, with transient ones in place of those they overlay."""
     place, prefix = Scope.of(scope).text, rules.check_prefix(prefix)
-    rules.check_tier(tier)
+    if tier is not None:
+        rules.check_choice("tier", tier)
     after = None if after is None else rules.check_entry_key(after)
     most = None if limit is None else check_number("limit", limit, least=1, most=rules.MAX_PAGE)
     now = storage.clock.now_ms()

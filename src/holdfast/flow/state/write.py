@@ -52,7 +52,7 @@ def write_entry(storage: Storage, scope: Address, key: str, wanted: EntryWrite) 
     check_writable(storage, key)
     rules.check_options(wanted.options, where)
     rules.check_expected(wanted.expected)
-    reducer = rules.check_reducer(wanted.reducer)
+    reducer = rules.check_choice("reducer", wanted.reducer)
     wanted = replace(wanted, value=to_plain(wanted.value), schema=schema_of(wanted.value))
     given = encode(wanted.value, storage.settings.nesting)
     if wanted.once is None:

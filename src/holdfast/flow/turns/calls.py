@@ -42,7 +42,7 @@ from holdfast.flow.turns.append import (
 )
 from holdfast.flow.turns.turns import REPLY, TurnEnd, find_call_message, find_frame_turn, find_stop_request
 from holdfast.ports import Env
-from holdfast.records.events.calls import CallContent
+from holdfast.records.events.calls import CallContent, ModelResponded, ToolRequested, ToolReturned
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import FrameSuspendedFacts as Suspended
 from holdfast.records.events.frames import GoalContent, OutcomeContent, QuestionContent
@@ -218,9 +218,17 @@ def end_turn_model_call(
         nonlocal total
         frame = check_live(env, state, turn.frame)
         growing = DraftBuilder(state, env.clock.now_ms())
-        (ended,) = calls.end_model(state, turn.frame, call, usage=record, finish=message.finish, doubtful=doubtful)
+        facts = ModelResponded(
+            call=call,
+            frame=turn.frame,
+            usage=record,
+            finish=message.finish,
+            stream=turn.thread,
+            message=speech.versions[0],
+            doubtful=doubtful,
+        )
+        growing.add(calls.end_call(state, facts))
         news_since = state.version > frame.calls[call].version
-        growing.add([add_facts(ended, stream=turn.thread, message=speech.versions[0])])
         frame = growing.state.frames[turn.frame]
         total = frame.usage
         # A message arrived after the model's pack was built: the model has not answered it yet.
@@ -232,7 +240,7 @@ def end_turn_model_call(
         return growing.drafts
 
     messages, changed = append_to_turn(env, turn, [said], decide, release=release, call=call)
-    telemetry.end_model_span(env, call, usage=record, finish=message.finish, error=None)
+    telemetry.end_span(env, call, usage=record, finish=message.finish, error=None)
     return messages[0], total if any(name == "frame.popped" for name, _ in changed.facts) else None
 
 
@@ -273,26 +281,26 @@ def begin_tool_calls(env: Env, turn: TurnPlace, wanted: Sequence[ToolCallStart])
             frame = growing.state.frames.get(one.request.id)
             if frame is not None and frame.question is not None:  # With the intent, or a crash would lose the answer.
                 growing.add(rules.resume(growing.state, frame.id, now=env.clock.now_ms()))
-            (intent,) = calls.begin_tool(
-                growing.state,
-                turn.frame,
-                one.request.id,
-                one.request.name,
+            facts = ToolRequested(
+                call=one.request.id,
+                frame=turn.frame,
+                name=one.request.name,
                 if_interrupted=one.if_interrupted,
-                content=content,
-                now=env.clock.now_ms(),
+                stream=turn.thread,
+                message=one.message,
+                attempt=one.attempt,
             )
-            growing.add([add_facts(intent, stream=turn.thread, message=one.message, attempt=one.attempt)])
+            growing.add(calls.begin_call(growing.state, facts, content, env.clock.now_ms()))
             if one.request.id not in growing.state.frames:
                 growing.add(draft_tool_frame(env, turn, growing.state, one, goal))
         return growing.drafts
 
     change_frame(env, turn.frame, decide)
     for one in wanted:
-        env.states.note_frame_stream(env.tenant, one.request.id, turn.actor)
-        name, attempt = one.request.name, one.attempt
-        telemetry.begin_tool_span(
-            env, one.request.id, frame=turn.frame, name=name, conversation=turn.thread, attempt=attempt
+        env.states.frame_streams.put((env.tenant, one.request.id), turn.actor)
+        tool, attempt = one.request.name, one.attempt
+        telemetry.begin_span(
+            env, one.request.id, frame=turn.frame, conversation=turn.thread, tool=tool, attempt=attempt
         )
 
 
@@ -352,7 +360,8 @@ def end_turn_tool_call(
     cancel_outside_children(env, now, request.id)
     try:
         said = append_to_turn(env, turn, [message], decide, placed=bodies)[0][0]
-        telemetry.end_tool_span(env, request.id, failed=came.failed, interrupted=came.interrupted)
+        problem = "interrupted" if came.interrupted else "tool_failed" if came.failed else None
+        telemetry.end_span(env, request.id, error=problem)
         return said  # noqa: TRY300  # The handler below covers another outcome.
     except (ConversationOver, ToolPairingError):
         # The call was rewound or answered elsewhere: there is no place for the result any more.
@@ -384,8 +393,9 @@ def _draft_tool_end(
     """Return the drafts that end a call's intent, and its frame with everything unfinished below it."""
     growing = DraftBuilder(state, env.clock.now_ms())
     if call in live_frame(state, turn.frame).calls:
-        (returned,) = calls.end_tool(state, turn.frame, call, failed=came.failed, interrupted=came.interrupted)
-        growing.add([add_facts(returned, **placed)])
+        failed, interrupted = came.failed, came.interrupted
+        facts = ToolReturned(call=call, frame=turn.frame, failed=failed, interrupted=interrupted, **placed)
+        growing.add(calls.end_call(state, facts))
     frame = growing.state.frames.get(call)
     if frame is not None:
         status = "failed" if came.failed or _has_open_work(growing.state, frame) else "completed"
@@ -436,7 +446,7 @@ def ask_about_call(
         return growing.drafts
 
     change_frame(env, turn.frame, decide)
-    env.states.note_frame_stream(env.tenant, one.request.id, turn.actor)
+    env.states.frame_streams.put((env.tenant, one.request.id), turn.actor)
     return question
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.frames.budgets import check_can_spend
-from holdfast.core.frames.calls import begin_tool, check_can_work
+from holdfast.core.frames.calls import begin_call, check_can_work
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.packs.manifest import compute_digest
 from holdfast.core.sessions.tokens import framing_of, message_tokens
@@ -39,6 +39,7 @@ from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.calls import TurnModelCall
 from holdfast.flow.turns.turns import TurnView
 from holdfast.ports import Env
+from holdfast.records.events.calls import ToolRequested
 from holdfast.records.events.envelope import Event
 from holdfast.records.messages import Message
 from holdfast.records.packs import AssembledPack
@@ -183,7 +184,7 @@ def _check_next_step(env: Env, turn: TurnPlace, loops: int | None, cost: int | N
     elif view is not None and view.step.next == "tools" and all(tool.next == "begin" for tool in view.step.tools):
         call = view.step.tools[0].call
         if call not in state.frames:
-            begin_tool(state, turn.frame, call, "tool", if_interrupted="ask", content=None, now=now)
+            begin_call(state, ToolRequested(call=call, frame=turn.frame, name="tool"), None, now)
 
 
 class ModelCallContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from holdfast.flow.turns.append import (
 )
 from holdfast.flow.turns.calls import cancel_outside_children
 from holdfast.ports import Env
+from holdfast.records.events.calls import CallFailed, RunReturned, ToolReturned
 from holdfast.records.events.envelope import Draft
 from holdfast.records.events.frames import OutcomeContent
 from holdfast.records.events.journal import LeaseReleased
@@ -104,8 +105,9 @@ def _estimate_usage(env: Env, call: str) -> Usage:
 def _draft_call_end(turn: TurnPlace, state: StreamState, call: Call, usage: Usage, kept: int | None) -> list[Draft]:
     """Return the draft that ends a call; that of a model names the message with the kept part of its reply."""
     if call.kind == "tool":
-        return calls.end_tool(state, turn.frame, call.id, failed=True, interrupted=True)
+        return calls.end_call(state, ToolReturned(call=call.id, frame=turn.frame, failed=True, interrupted=True))
     if call.kind == "run":
-        return calls.end_run(state, turn.frame, call.id, failed=True)
-    (draft,) = calls.end_model(state, turn.frame, call.id, usage=usage, error="stopped")
-    return [draft if kept is None else add_facts(draft, stream=turn.thread, message=kept)]
+        return calls.end_call(state, RunReturned(call=call.id, frame=turn.frame, failed=True))
+    stream = turn.thread if kept else None
+    facts = CallFailed(call=call.id, frame=turn.frame, error="stopped", usage=usage, stream=stream, message=kept)
+    return calls.end_call(state, facts)

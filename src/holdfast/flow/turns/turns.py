@@ -131,13 +131,13 @@ def act_for_session(env: Env, thread: str) -> Env:
     if env.user is not None:
         return env
     session = read.session_stream(thread)
-    user = env.states.session_opener(env.tenant, session)
+    user = env.states.session_openers.get((env.tenant, session))
     if user is None:
         query = EventQuery(tenant=env.tenant, stream=session, types=("session.opened",), limit=1)
         opened = env.journal.read(query)
         user = (opened[0].user or 0) if opened else 0
         if opened:
-            env.states.note_session_opener(env.tenant, session, user)
+            env.states.session_openers.put((env.tenant, session), user)
     return _act_for(env, user)
 
 
@@ -217,7 +217,7 @@ def begin_turn(env: Env, place: TurnPlace, wanted: TurnTerms) -> Admission:
         found = find_turn_by_key(env, place, wanted)
         assert found is not None, "a key that was used names what it was used for"
         return found, ()
-    env.states.note_frame_stream(env.tenant, frame, place.actor)
+    env.states.frame_streams.put((env.tenant, frame), place.actor)
     return replace(at, started=said[0].version), tuple(said)
 
 

@@ -12,7 +12,7 @@ import apsw
 import msgspec
 
 from holdfast.core.journal.load import build_state
-from holdfast.core.journal.tables import EFFECTS
+from holdfast.core.journal.tables import TABLES
 from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.errors import Closed, Corrupt, NotFound
 from holdfast.journal.sqlite import check as sqlite_check
@@ -252,7 +252,7 @@ class SqliteJournal:
         # Without a sink: from the first name to a blob, which SQLite sorts behind every text.
         first, last = ("", b"") if sink is None else (sink, sink)
         rows = self._fetch("lanes", tenant, first, last)
-        return [(stream, dict(zip(EFFECTS.column_names, row, strict=True))) for stream, *row in rows]
+        return [(stream, dict(zip(TABLES["effects"].column_names, row, strict=True))) for stream, *row in rows]
 
     def renew_lease(self, tenant: str, stream: str, epoch: int) -> bool:
         def renew(connection: apsw.Connection) -> bool:
