@@ -11,12 +11,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.frames import next_step as steps
-from holdfast.core.frames.next_step import ToolStep, TurnMessage, TurnStep
+from holdfast.core.frames.next_step import ToolStep, TurnStep
 from holdfast.records.frames import Call, FrameLimits, FrameState, Question
+from holdfast.records.messages import Message, ToolCallRequest
 from tests.scale import volume
 
 NOW = 1_000
 IDS = ["call1", "call2", "call3", "call4"]
+
+
+def request(id: str) -> ToolCallRequest:
+    return ToolCallRequest(name="search", id=id)
 
 
 class World(NamedTuple):
@@ -27,7 +32,7 @@ class World(NamedTuple):
     below: dict[str, FrameState]
     """What the tools have begun themselves."""
     waiting: list[str]
-    said: list[TurnMessage]
+    said: list[Message]
     stopping: bool
 
 
@@ -91,10 +96,12 @@ def worlds(draw: st.DrawFn) -> World:
         open_calls["r"] = call("r", "run", draw(policies))
     own = draw(st.none() | st.none() | st.none() | questions())
     said = [
-        TurnMessage(
+        Message(
             version=version,
             role=draw(st.sampled_from(["user", "assistant", "tool", "system"])),
-            calls=tuple(draw(st.lists(st.sampled_from(IDS), max_size=2))),
+            tool_calls=tuple(
+                ToolCallRequest(name="t", id=id) for id in draw(st.lists(st.sampled_from(IDS), max_size=2))
+            ),
         )
         for version in range(draw(st.integers(0, 4)))
     ]
@@ -153,7 +160,7 @@ def _check_end(world: World, found: TurnStep) -> None:
     assert not [one for one in world.frame.calls.values() if one.kind == "model"]
     assert not [one for one in world.said if one.role == "user"], "nobody is left without an answer"
     assert world.said[-1].role == "assistant"
-    assert not world.said[-1].calls
+    assert not world.said[-1].tool_calls
 
 
 def asked_of(world: World, call: str) -> list[Question] | None:
@@ -207,7 +214,7 @@ def test_a_turn_goes_on_as_its_rules_say(world: World) -> None:
 @settings(max_examples=volume(40, 5_000), deadline=None)
 @given(worlds(), st.sampled_from(["system", "tool", "assistant", "user"]))
 def test_a_message_that_the_model_has_not_seen_is_never_the_end(world: World, role: str) -> None:
-    spoken = world._replace(said=[TurnMessage(version=0, role="user"), *world.said, TurnMessage(version=99, role=role)])
+    spoken = world._replace(said=[Message(version=0, role="user"), *world.said, Message(version=99, role=role)])
     assert next_of(spoken).next != "finish"
 
 

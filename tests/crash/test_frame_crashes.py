@@ -64,7 +64,7 @@ def bury(hf: Holdfast, *, known: bool) -> None:
     leases: Any = hf.env.leases
     leases._wake.set()
     if known:
-        leases._process.name = f"{system._machine_id()}:{2**22 + 1}:1:dead"
+        leases.process.name = f"{system._machine_id()}:{2**22 + 1}:1:dead"
 
 
 # what a restart finds

@@ -130,7 +130,7 @@ def _one_sleep(hf: holdfast.Holdfast, zombie: Other, key: str) -> None:
         hf.frame("job", key=key).open()
     stop(zombie, hf)
     with hf.frame("job", key=key) as mine:
-        assert (mine.id, holder(hf)) == (frame, hf.env.leases.name)
+        assert (mine.id, holder(hf)) == (frame, hf.env.leases.process.name)
         assert mine.run(lambda: "mine", key="after") == "mine"
         before = hf.journal.version(SCOPE)
         zombie.signal(signal.SIGCONT)
@@ -139,7 +139,7 @@ def _one_sleep(hf: holdfast.Holdfast, zombie: Other, key: str) -> None:
         assert zombie.do("note") == f"ok {before + 1}"
         assert zombie.do(f"answer {question}") == f"ok {question}"
         assert zombie.do("leave") == "StaleEpoch"
-        assert holder(hf) == hf.env.leases.name, "exactly one owner"
+        assert holder(hf) == hf.env.leases.process.name, "exactly one owner"
         assert hf.journal.version(SCOPE) == before + 1
         assert mine.run(lambda: "lost", key="before") == "done"
     assert mine.status == "completed"

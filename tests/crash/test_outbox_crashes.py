@@ -196,7 +196,7 @@ def _settles_first() -> None:
     def attempt(env: Any, lane: Any, row: Any) -> Any:
         event = outbox.read_event(env, lane.stream, row["version"])
         outcome = outbox.settle_effect(env, lane.stream, row, "applied", attempts=1)
-        sink = outbox.client_sinks(env).find(env.tenant, lane.sink)
+        sink = env.sinks.find(env.tenant, lane.sink)
         assert event is not None
         assert sink is not None
         with suppress(Exception):

@@ -285,7 +285,7 @@ def joined_not_answered(patch: pytest.MonkeyPatch) -> None:
     def write(env: Any, place: Any, messages: Any, decide: Any, **how: Any) -> Any:
         def careless(state: Any, speech: Any) -> Any:
             line = ThreadState() if messages else speech.thread
-            return decide(state, MessageBatch(speech.versions, speech.ids, speech.calls, line))
+            return decide(state, MessageBatch(speech.versions, speech.ids, speech.facts, line))
 
         return original(env, place, messages, careless, **how)
 

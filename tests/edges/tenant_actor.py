@@ -217,7 +217,7 @@ class Plain:
 
     def text(self, text: str) -> str:
         """A text without what was minted."""
-        text = text.replace(self._hf.env.leases.name, "this process")
+        text = text.replace(self._hf.env.leases.process.name, "this process")
         text = ULID.sub(lambda found: self._named("id", found[0].upper()), text)
         text = _CUT.sub("cut", text)
         text = _MARK.sub(lambda found: self._named("mark", found[0]), text)

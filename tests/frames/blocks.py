@@ -45,7 +45,7 @@ def holder(hf: Holdfast) -> str | None:
 
 
 def name(hf: Holdfast) -> str:
-    return hf.env.leases.name
+    return hf.env.leases.process.name
 
 
 def kinds(hf: Holdfast) -> list[str]:

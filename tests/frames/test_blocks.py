@@ -63,7 +63,7 @@ def test_a_block_that_lost_its_lease_leaves_a_newer_one_alone(hf: holdfast.Holdf
     with hf.frame("second") as second:
         first.leave(KeyboardInterrupt())
         second.spend(1)
-        assert hf.index.resume_actor(ACTOR).holder == hf.env.leases.name
+        assert hf.index.resume_actor(ACTOR).holder == hf.env.leases.process.name
     assert hf.index.get_frame(second.id).status == "completed"
     assert hf.index.get_frame(first.id).status == "active"
 

@@ -25,7 +25,7 @@ def take(walk: Walk) -> None:
         return
     assert not allowed, f"taken, and should be refused with {allowed}"
     walk.model.carry_out(client.number, plan, None)
-    assert (state.epoch, state.holder) == (walk.model.epoch[scope], client.hf.env.leases.name)
+    assert (state.epoch, state.holder) == (walk.model.epoch[scope], client.hf.env.leases.process.name)
 
 
 def let_go(walk: Walk) -> None:

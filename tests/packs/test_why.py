@@ -451,7 +451,7 @@ def taken_back_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 def only_the_index_is_asked(patch: pytest.MonkeyPatch) -> None:
     """Words in a long tool output that the index does not know are missed."""
     patch.setattr(trace_sources, "MAX_SCANNED", 0)
-    patch.setattr(trace_sources, "search_thread", lambda *args: [])
+    patch.setattr(trace_sources, "search_journal", lambda *args: [])
 
 
 def brief_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:

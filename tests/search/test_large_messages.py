@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import Holdfast, Session, Settings
 from holdfast.core.search.documents import INDEXED_CHARS
-from holdfast.flow.state.search import search_thread
+from holdfast.flow.state.search import search_journal
 from holdfast.journal.memory import journal as memory_journal
 from holdfast.journal.sqlite import search
 from holdfast.sqlite.fts import TextIndex
@@ -118,7 +118,7 @@ def test_the_past_is_searched_with_its_large_messages(hf: Holdfast) -> None:
     chat.append(large("My passport is D02Y."))
     assert hf.env.past is not None
     past = hf.env.past(hf.env, then)
-    assert [one.key for one in search_thread(past, chat._thread_stream, "passport", 10)] == [said.id]
+    assert [one.key for one in search_journal(past, chat._thread_stream, "passport", 10)] == [said.id]
 
 
 def test_what_was_appended_without_an_index_is_found_after_a_rebuild(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_transient_entries_are_counted_for_each_tenant_and_leave_nothing_behind(
             assert kept.get(place, key, now) == live.get(key)
         for place, key in list(model):
             assert kept.drop(place, key)
-        assert not kept._kept
+        assert not kept.kept
         assert not kept._counts
 
 

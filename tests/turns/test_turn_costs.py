@@ -12,7 +12,7 @@ from holdfast import CallModel, Holdfast, Message, Usage, tool
 from holdfast.compaction import BudgetGuard
 from holdfast.errors import BudgetExhausted, InvalidValue, ModelFailed
 from holdfast.flow.turns import calls
-from holdfast.flow.turns.limits import TurnCost
+from holdfast.flow.turns.model_calls import TurnModelCalls
 from holdfast.model.scripted import Scripted, call
 from holdfast.models import ModelReply
 from holdfast.records.messages import Delta, ModelCall
@@ -116,7 +116,7 @@ def test_an_unknown_cost_stops_also_the_process_that_takes_the_turn_up(hf: Holdf
 def test_a_budget_that_counts_unknown_costs_as_nothing_is_found_out(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, planted: str
 ) -> None:
-    monkeypatch.setattr(TurnCost, "_find_unknown_cost", lambda self: None)
+    monkeypatch.setattr(TurnModelCalls, "_find_unknown_cost", lambda self: None)
     if planted == "no fallback":
         monkeypatch.setattr(calls, "add_cost", lambda env, usage, model: usage)
     _, asked = spend(hf, "gpt-5-mini" if planted == "no fallback" else "unheard-of", Usage(input=M))

@@ -14,7 +14,8 @@ from holdfast import Ask, CallModel, CallTool, Done
 from holdfast.errors import ActorBusy, InvalidMessage, InvalidValue, KeyReused, Refused, StepUnanswered
 from holdfast.flow.turns.calls import TurnCall
 from holdfast.flow.turns.engine import TurnEngine
-from holdfast.flow.turns.open import TurnOpener, TurnTerms
+from holdfast.flow.turns.open import TurnOpener
+from holdfast.flow.turns.turns import TurnTerms
 from tests.backends import IN_MEMORY
 from tests.scale import volume
 from tests.turns.loops import SESSION, asks, echo, kinds, leave_at, loop, place, replies, spoken, take, types

@@ -70,14 +70,14 @@ class Effects:
         return self._register_sink(self._sink_tenant, name, sinks.make_sink(sink, when_dead))
 
     def _register_sink(self, tenant: str | None, name: str, sink: Sink) -> Callable[[], None]:
-        return sinks.client_sinks(self.env).add(tenant, name, sink)
+        return self.env.sinks.add(tenant, name, sink)
 
     def add_middleware(self, function: Middleware) -> Callable[[], None]:
         """Pass every declared effect through a function that returns an effect, or None to suppress it.
 
         Returns a function that removes it.
         """
-        return sinks.client_sinks(self.env).add_middleware(self._sink_tenant, function)
+        return self.env.sinks.add_middleware(self._sink_tenant, function)
 
     def dispatch(self, *, sink: str | None = None, limit: int | None = None) -> DispatchReport:
         """Deliver due effects to their sinks, in order: all, those of one sink, or at most `limit`.

@@ -36,7 +36,7 @@ from holdfast.core.values import convert_value, exception_text, is_record_type, 
 from holdfast.core.wire.read import read_input
 from holdfast.errors import Draining, FrameEnded, InsufficientTokens, InvalidValue, KeyReused, Refused, Waiting
 from holdfast.flow.compaction import rules as compaction_rules
-from holdfast.flow.frames import budgets, evidence, lifecycle, questions, read, steps, takeover
+from holdfast.flow.frames import evidence, lifecycle, questions, read, steps, takeover
 from holdfast.flow.frames.read import frame_thread
 from holdfast.flow.frames.takeover import (
     check_not_suspended,
@@ -150,7 +150,7 @@ class Frame:
             parent=self._parent,
             tokens=self._tokens,
             limits=self._limits,
-            default=budgets.default_limits(self.env, self._stream),
+            default=lifecycle.default_limits(self.env, self._stream),
             inherit=self._inherit,
             key=self._key,
             lease=lease,
@@ -407,17 +407,17 @@ class Frame:
     def spend(self, usage: Usage | int, *, purpose: str | None = None, key: str | None = None) -> None:
         """Record what work used, paid from a reservation if a purpose is given."""
         check_not_suspended(self.env, self._stream, self.id, key)
-        budgets.spend_tokens(self.env, self.id, usage, purpose, frame_key(self.id, key))
+        lifecycle.spend_tokens(self.env, self.id, usage, purpose, frame_key(self.id, key))
 
     def reserve(self, purpose: str, amount: int, *, key: str | None = None) -> None:
         """Set tokens aside for a purpose."""
         check_not_suspended(self.env, self._stream, self.id, key)
-        budgets.reserve_tokens(self.env, self.id, purpose, amount, frame_key(self.id, key))
+        lifecycle.reserve_tokens(self.env, self.id, purpose, amount, frame_key(self.id, key))
 
     def release(self, purpose: str, amount: int | None = None, *, key: str | None = None) -> None:
         """Release a reservation, whole or in part."""
         check_not_suspended(self.env, self._stream, self.id, key)
-        budgets.release_reservation(self.env, self.id, purpose, amount, frame_key(self.id, key))
+        lifecycle.release_reservation(self.env, self.id, purpose, amount, frame_key(self.id, key))
 
     def attach(
         self,

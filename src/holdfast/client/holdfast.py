@@ -143,7 +143,7 @@ class Holdfast:
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Search messages and entries of every conversation and scope; return the best matches first."""
-        return state_search.search_tenant(self.env, query, limit)
+        return state_search.search_journal(self.env, None, query, limit)
 
     def questions(self) -> Iterator[QuestionInfo]:
         """Iterate over all open questions that can be answered, in order of their frames' ids."""
@@ -209,8 +209,7 @@ class Holdfast:
             raise Refused("This stops every tenant's work. Call it on the client itself, not on a tenant's view.")
         leases, clock = self.env.leases, self.env.clock
         leases.draining = True
-        if self.env.queues is not None:
-            self.env.queues.dismiss()
+        self.env.queues.dismiss()
         began = clock.monotonic()
         while leases.blocks and clock.monotonic() - began < grace:
             clock.sleep(min(0.05, grace))

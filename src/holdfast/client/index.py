@@ -20,11 +20,10 @@ from holdfast.core.numbers import is_number
 from holdfast.core.values import to_plain
 from holdfast.errors import BudgetTooSmall, TokenNotFound
 from holdfast.flow.compaction import frames
-from holdfast.flow.frames import budgets, evidence, lifecycle, read, takeover
 from holdfast.flow.frames import calls as frame_calls
+from holdfast.flow.frames import evidence, lifecycle, read, takeover
 from holdfast.flow.frames import questions as frame_questions
 from holdfast.flow.packs import briefs, visibility
-from holdfast.flow.sessions import append
 from holdfast.flow.turns import calls
 from holdfast.flow.turns import sweep as frame_sweep
 from holdfast.ports import Env, Summarizer
@@ -254,21 +253,21 @@ class IndexView:
 
     def reserve(self, frame: str, purpose: str, amount: int, *, key: str | None = None) -> None:
         """Set tokens aside for a purpose."""
-        budgets.reserve_tokens(self.env, frame, purpose, amount, key)
+        lifecycle.reserve_tokens(self.env, frame, purpose, amount, key)
 
     def release_reservation(
         self, frame: str, purpose: str, amount: int | None = None, *, key: str | None = None
     ) -> None:
         """Release a reservation, whole or in part."""
-        budgets.release_reservation(self.env, frame, purpose, amount, key)
+        lifecycle.release_reservation(self.env, frame, purpose, amount, key)
 
     def spend_reserved(self, frame: str, purpose: str, usage: Usage | int, *, key: str | None = None) -> None:
         """Record usage that a reservation pays for, as far as it goes."""
-        budgets.spend_tokens(self.env, frame, usage, purpose, key)
+        lifecycle.spend_tokens(self.env, frame, usage, purpose, key)
 
     def record_usage(self, frame: str, usage: Usage | int, *, key: str | None = None) -> None:
         """Record what work used. Never refused for its amount: the work is done."""
-        budgets.spend_tokens(self.env, frame, usage, None, key)
+        lifecycle.spend_tokens(self.env, frame, usage, None, key)
 
     # evidence and results
 
@@ -494,7 +493,7 @@ class IndexView:
 
 def choose_frame_summarizer(env: Env, given: Any) -> Summarizer:
     """Return the given summarizer, or else the client's, counting as the default model does."""
-    models = append.models_port(env)
+    models = env.models
     count, window = models.tokenizer().count, models.info(None).input_budget
     return make_summarizer(given if given is not None else env.summarizer, count, window)
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from holdfast.connect import file_path, url_text
 from holdfast.core.journal.codec import decode_event
-from holdfast.errors import Conflict, InvalidValue, NotFound, Refused, Unavailable
+from holdfast.errors import InvalidValue, NotFound, Refused, Unavailable
 from holdfast.flow.journal import artifacts, read, transfer
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.journal.verify import verify
@@ -89,14 +89,7 @@ class JournalView:
             subject=subject,
         )
         decided = StreamWrite(stream=Scope.of(scope).text, events=(draft,), expected=expected, key=key)
-        try:
-            appended = append_events(self.env, [decided], placed)
-        except (Refused, Conflict):
-            artifacts.withdraw_artifacts(self.env, placed)
-            raise
-        if appended.repeated:
-            artifacts.withdraw_artifacts(self.env, placed)
-        return appended
+        return append_events(self.env, [decided], placed)
 
     def events_by_key(self, scope: Address, key: str) -> list[Event]:
         """Return the events that were written to a stream under a key; an empty list if there are none."""

@@ -38,8 +38,8 @@ from holdfast.flow.sessions.import_export import ImportReport
 from holdfast.flow.state import search as state_search
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.engine import TurnEngine
-from holdfast.flow.turns.limits import LOOPS, ModelLimits
-from holdfast.flow.turns.open import TurnTerms, end_conversation, end_if_free, end_if_over
+from holdfast.flow.turns.model_calls import LOOPS, ModelLimits
+from holdfast.flow.turns.open import end_conversation, end_if_free, end_if_over
 from holdfast.flow.turns.tool_calls import ToolRules
 from holdfast.ports import Env
 from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionConfig
@@ -175,7 +175,7 @@ class Session:
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Search the messages of this thread; return the best matches first, each with the Message as its `value`."""
-        return state_search.search_thread(self._env, self._thread_stream, query, limit)
+        return state_search.search_journal(self._env, self._thread_stream, query, limit)
 
     # packs
 
@@ -235,7 +235,7 @@ class Session:
         """
         refuse_unknown(options, TurnOptions, "turn")
         loops, budget_usd = options.get("loops", LOOPS), options.get("budget_usd")
-        terms = TurnTerms(
+        terms = turns.TurnTerms(
             messages=tuple(read_turn_messages(message)),
             key=None if key is None else check_key(key),
             if_busy=options.get("if_busy", "queue"),

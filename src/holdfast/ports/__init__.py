@@ -276,21 +276,21 @@ class Env(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     leases: StreamLeases
     observers: EventCallbacks
-    models: Models | None = None
+    models: Models
     prices: Callable[[str | None, Usage], int | None] | None = None
     """The cost of a model call in billionths of a US dollar; None if unknown."""
     redact: Callable[[str], str] | None = None
     memory: Memory | None = None
     summarizer: Summarizer | None = None
     embedder: Embedder | None = None
-    transients: TransientEntries | None = None
-    vectors: Lru[tuple[str, str, str], VectorBlocks] | None = None
-    sinks: SinkRegistry | None = None
+    transients: TransientEntries
+    vectors: Lru[tuple[str, str, str], VectorBlocks]
+    sinks: SinkRegistry
     documents: Documents | None = None
     fetcher: Fetcher | None = None
     telemetry: Telemetry | None = None
     recent: Lru[tuple[str, str, str], Any] | None = None
-    queues: TurnQueue | None = None
+    queues: TurnQueue
     past: Callable[[Env, int], Env] | None = None
     """Return the environment of the journal as it was at a cursor, in memory."""
     endings: list[Callable[[], None]] = []

@@ -25,10 +25,10 @@ from holdfast.errors import Closed, InvalidValue
 from holdfast.flow.sessions.sessions import streams_of
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.deadlock import current_caller, enter_work, wait_graph
-from holdfast.flow.turns.limits import LOOPS, check_bounds
-from holdfast.flow.turns.open import TurnTerms
+from holdfast.flow.turns.model_calls import LOOPS, check_bounds
+from holdfast.flow.turns.turns import TurnTerms
 from holdfast.ports import Env
-from holdfast.records.frames import FrameLimits, Limits
+from holdfast.records.frames import Limits
 from holdfast.records.ids import SessionId, check_id, check_key
 from holdfast.records.messages import Message
 from holdfast.runtime.listeners import Tail, TurnListener, follow
@@ -253,10 +253,9 @@ class AsyncAgent(Generic[T]):
         """Return a tail at its starting point, and whether the turn to listen to is known before it begins."""
         place = turns.turns_place(thread)
         tail = Tail(self._env, place)
-        wanted = turns.TurnRequest(messages=tuple(messages), key=key, limits=FrameLimits())
-        known = turns.find_turn_by_key(self._env, place, wanted)
+        known = turns.find_turn_by_key(self._env, place, TurnTerms(messages=tuple(messages), key=key))
         if known is not None:
-            tail.follow_turn(known.place, again=True)
+            tail.follow_turn(known, again=True)
         elif not messages:
             tail.seek(None)
         return tail, known is not None or not messages or if_busy == "join"

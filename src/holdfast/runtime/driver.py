@@ -31,7 +31,7 @@ from holdfast.flow.turns import turns
 from holdfast.flow.turns.calls import TurnModelCall, TurnQuestions, TurnToolCall, error_usage
 from holdfast.flow.turns.deadlock import TurnWork, current_work, enter_work
 from holdfast.flow.turns.engine import TurnEngine
-from holdfast.flow.turns.limits import MENDABLE_KINDS
+from holdfast.flow.turns.model_calls import MENDABLE_KINDS
 from holdfast.flow.turns.turns import TurnEnd
 from holdfast.ports import Model
 from holdfast.records.ids import SessionId
@@ -153,8 +153,8 @@ class TurnDriver:
             await self._fail_model(call, failed, True)
             raise failed from error
         env = self._engine.env
-        if env.models is not None and reply.usage.input:
-            env.models.note(call.model, call.tokens, reply.usage.input, tenant=env.tenant)
+        if reply.usage.input:
+            env.models.note(call.model, call.packed.token_summary.used, reply.usage.input, tenant=env.tenant)
         await self.publish_versions()
 
     async def _fail_model(self, call: TurnModelCall, error: ModelFailed, retryable: bool) -> None:

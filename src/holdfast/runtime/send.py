@@ -19,11 +19,10 @@ from holdfast.errors import ArgumentsUnfit, FrameEnded, StaleEpoch
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.sessions import read, sessions
 from holdfast.flow.sessions.sessions import SessionSettings, streams_of
-from holdfast.flow.turns.deadlock import current_caller, enter_work, wait_graph
+from holdfast.flow.turns.deadlock import ConversationNode, current_caller, enter_work, wait_graph
 from holdfast.flow.turns.engine import TurnEngine
-from holdfast.flow.turns.limits import ModelLimits
-from holdfast.flow.turns.open import TurnTerms
-from holdfast.flow.turns.turns import TurnEnd
+from holdfast.flow.turns.model_calls import ModelLimits
+from holdfast.flow.turns.turns import TurnEnd, TurnTerms
 from holdfast.ports import Env, Model
 from holdfast.records.ids import SessionId, check_id
 from holdfast.records.usage import Usage
@@ -85,7 +84,8 @@ class AgentSend(Generic[T]):
         if not who.list_held_turns():
             yield
             return
-        wait = wait_graph.begin_wait(who, wait_graph.node(self._env, self._stream), self._terms.if_busy)
+        node = ConversationNode(self._env.journal.secret, self._env.tenant, self._stream)
+        wait = wait_graph.begin_wait(who, node, self._terms.if_busy)
         try:
             yield
         finally:

@@ -77,7 +77,7 @@ class Life:
     def release(self, mortal: Holdfast) -> None:
         """Release the threads and files that a process releases by ending. Nothing is written."""
         env = mortal.env
-        self.story.gone.add(env.leases.name)
+        self.story.gone.add(env.leases.process.name)
         env.leases.close()
         env.journal.close()
 
@@ -129,7 +129,7 @@ class _SimulatedLeases(StreamLeases):
 
     def __init__(self, journal: Any, clock: Any, lease_ms: int, gone: set[str]) -> None:
         super().__init__(journal, clock, lease_ms)
-        self._process = _SimulatedProcessName(gone)
+        self.process = _SimulatedProcessName(gone)
 
 
 # points inside a program

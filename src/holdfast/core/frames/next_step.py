@@ -15,6 +15,7 @@ import msgspec
 from holdfast.core.frames.questions import is_expired, is_resumable
 from holdfast.core.frames.stack import is_all_suspended, walk_leaf_first
 from holdfast.records.frames import Call, FrameState, Question
+from holdfast.records.messages import Message
 
 FrameNext = Literal["work", "children", "answer", "resume", "retry", "ask", "fail"]
 
@@ -58,14 +59,6 @@ def interruption_policy(call: Call) -> Literal["retry", "ask", "fail"]:
     return "fail" if call.if_interrupted == "fail" else "ask"
 
 
-class TurnMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a turn, reduced to what determines the next step."""
-
-    version: int
-    role: str
-    calls: tuple[str, ...] = ()
-
-
 class ToolStep(msgspec.Struct, frozen=True, kw_only=True):
     """The next step for one tool call without a result. The frame that works for the call has the call's id.
 
@@ -99,7 +92,7 @@ def next_turn_step(
     *,
     children: Mapping[str, FrameState],
     waiting: Sequence[str],
-    said: Sequence[TurnMessage],
+    said: Sequence[Message],
     stopping: bool,
     now: int,
     frames: Mapping[str, FrameState] | None = None,
@@ -122,7 +115,8 @@ def next_turn_step(
         ready = any(tool.next != "wait" for tool in tools)
         return TurnStep(next="tools" if ready else "wait", tools=tools)
     # The last message is the model's answer, and no user message came that the model was not shown.
-    answered = said and said[-1].role == "assistant" and not said[-1].calls and "user" not in {one.role for one in said}
+    roles = [one.role for one in said]
+    answered = roles[-1:] == ["assistant"] and not said[-1].tool_calls and "user" not in roles
     return TurnStep(next="finish" if answered else "model")
 
 

@@ -22,7 +22,7 @@ from holdfast.core.values import discard_awaitable, to_plain
 from holdfast.errors import Conflict, EffectRefused, InvalidValue, KeyReused, RedactionFailed, Refused
 from holdfast.flow.effects.apply import Drafts, EffectPlan
 from holdfast.flow.effects.settle import read_effect_outcome
-from holdfast.flow.effects.sinks import Middleware, client_sinks
+from holdfast.flow.effects.sinks import Middleware
 from holdfast.flow.frames.read import content_field
 from holdfast.flow.journal.append import States, decide_and_append, redact_as_configured
 from holdfast.flow.state.journal_store import TRIES
@@ -115,7 +115,7 @@ def _holds_effects(answer: Any) -> bool:
 
 def _declare_effects(env: Env, given: Sequence[Any]) -> list[_EffectDeclaration]:
     """Pass every effect through the tenant's middleware, check it and give it an id."""
-    middleware = client_sinks(env).middleware(env.tenant)
+    middleware = env.sinks.middleware(env.tenant)
     found = []
     for effect in given:
         kind, passed = _apply_middleware(middleware, rules.check_effect(effect))
@@ -186,7 +186,7 @@ def _append_run(
         assert found is not None, "what is repeated was written before"
         return found
     for effect in immediate:  # A transient entry must not hide a journaled write.
-        if env.transients is not None and isinstance(effect, effects.WriteState | effects.DeleteState):
+        if isinstance(effect, effects.WriteState | effects.DeleteState):
             env.transients.drop((env.tenant, str(effect.scope)), effect.key)
     return OperatorResult(output=content.output, outcomes=tuple(_build_outcome(one) for one in declared))
 

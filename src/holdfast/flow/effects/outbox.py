@@ -33,7 +33,7 @@ from holdfast.errors import (
     VersionConflict,
 )
 from holdfast.flow.effects.settle import effect_owner, settle_effect
-from holdfast.flow.effects.sinks import client_sinks, find_default_sink
+from holdfast.flow.effects.sinks import find_default_sink
 from holdfast.flow.frames.read import read_event, row_ulid
 from holdfast.flow.frames.takeover import release_stream, take_free_stream, take_stream
 from holdfast.ports import Env, Sink
@@ -92,7 +92,7 @@ def dispatch_effects(env: Env, *, sink: str | None = None, limit: int | None = N
 
 
 def _has_sink(env: Env, name: str) -> bool:
-    return name in BUILT_IN_SINKS or client_sinks(env).find(env.tenant, name) is not None
+    return name in BUILT_IN_SINKS or env.sinks.find(env.tenant, name) is not None
 
 
 def _group_lanes_by_sink(env: Env, only: str | None) -> list[list[_Lane]]:
@@ -121,7 +121,7 @@ def _read_number(row: Row, name: str) -> int:
 
 def _is_skipped(env: Env, name: str, row: Row) -> bool:
     """Return True if a lane goes on without this dead effect."""
-    sink = client_sinks(env).find(env.tenant, name)
+    sink = env.sinks.find(env.tenant, name)
     return row["status"] == "dead" and sink is not None and sink.when_dead == "go_on"
 
 
@@ -204,7 +204,7 @@ def _check_owner(env: Env, sink: str, epoch: int) -> None:
     """Raise StaleEpoch if the lease was taken over: a process that slept must learn it before it sends."""
     place = sink_lease_stream(sink)
     head = env.journal.head(env.tenant, place)
-    if head is None or head.epoch != epoch or head.holder != env.leases.name:
+    if head is None or head.epoch != epoch or head.holder != env.leases.process.name:
         env.leases.mark_lost(env.tenant, place)
         raise StaleEpoch(place, epoch, epoch + 1 if head is None else head.epoch)
 
@@ -218,7 +218,7 @@ def _attempt_effect(env: Env, lane: _Lane, row: Row) -> Row | None:
         return settle_effect(env, lane.stream, row, "skipped", attempts=attempts, reason=ERASED_REASON)
     owner = effect_owner(event)
     sink = find_default_sink(replace(env, user=event.content.user), lane.sink)
-    sink = sink or client_sinks(env).find(env.tenant, lane.sink)
+    sink = sink or env.sinks.find(env.tenant, lane.sink)
     if sink is None:  # It was never registered, or was removed meanwhile.
         return settle_effect(env, lane.stream, row, "deferred", attempts=attempts, reason=NO_SINK_REASON)
     if attempts >= env.settings.effect_attempts and not sink.patient:  # The process of the last attempt died of it.

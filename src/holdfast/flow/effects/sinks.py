@@ -134,12 +134,6 @@ def settlement_key(id: str) -> str:
     return own_key(id, "settled")
 
 
-def client_sinks(env: Env) -> SinkRegistry:
-    """Return the sinks of a client."""
-    assert env.sinks is not None, "a client has sinks"
-    return env.sinks
-
-
 _Delivery = Callable[[Env, DeclaredEffect, Any], Mapping[str, Any]]
 
 
@@ -231,7 +225,7 @@ def _change_state(env: Env, declared: DeclaredEffect, effect: Any) -> Mapping[st
         if error.stream == scope:
             raise  # Other writers keep changing the stream; a retry may succeed.
         raise EffectRefused(str(error)) from error
-    if env.transients is not None and hasattr(effect, "key"):
+    if hasattr(effect, "key"):
         env.transients.drop((env.tenant, scope), effect.key)
     return {}
 

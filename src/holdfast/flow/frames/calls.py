@@ -41,13 +41,9 @@ def begin_model_call(
     call = ulid_text(env.ids.ulid())
     content = None if request is None else redact_as_configured(env, CallContent(arguments=request))
     facts = ModelRequested(call=call, frame=frame, model=model, if_interrupted=if_interrupted)
-    changed = change_frame(
-        env,
-        frame,
-        lambda state: calls.begin_call(state, facts, content, env.clock.now_ms()),
-        key=key,
-        same=match_event("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted),
-    )
+    same = match_event("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted)
+    begin, now = calls.begin_call, env.clock.now_ms
+    changed = change_frame(env, frame, lambda state: begin(state, facts, content, now()), key=key, same=same)
     made: str = changed.last_facts("model.requested").call
     if made == call:  # Otherwise the call was begun before, under this key.
         telemetry.begin_span(env, call, frame=frame, model=model)
@@ -95,13 +91,9 @@ def begin_tool_call(
     call = ulid_text(env.ids.ulid())
     content = redact_as_configured(env, _call_content(arguments=arguments, provider_id=provider_id))
     facts = ToolRequested(call=call, frame=frame, name=name, if_interrupted=if_interrupted)
-    changed = change_frame(
-        env,
-        frame,
-        lambda state: calls.begin_call(state, facts, content, env.clock.now_ms()),
-        key=key,
-        same=match_event("tool.requested", content, frame=frame, name=name, if_interrupted=if_interrupted),
-    )
+    same = match_event("tool.requested", content, frame=frame, name=name, if_interrupted=if_interrupted)
+    begin, now = calls.begin_call, env.clock.now_ms
+    changed = change_frame(env, frame, lambda state: begin(state, facts, content, now()), key=key, same=same)
     return str(changed.last_facts("tool.requested").call)
 
 
@@ -139,13 +131,8 @@ def end_run(env: Env, frame: str, call: str, *, value: Any = None, error: str | 
     """Journal a memoised step's outcome. Only success takes the key, so that a failed step can run again."""
     content = redact_as_configured(env, _call_content(value=value, error=error))
     facts = RunReturned(call=call, frame=frame, failed=error is not None)
-    return change_frame(
-        env,
-        frame,
-        lambda state: calls.end_call(state, facts, content),
-        key=None if facts.failed else key,
-        same=match_event("run.returned", content, frame=frame, call=call),
-    )
+    same, key_if_done = match_event("run.returned", content, frame=frame, call=call), None if facts.failed else key
+    return change_frame(env, frame, lambda state: calls.end_call(state, facts, content), key=key_if_done, same=same)
 
 
 def outcome_key(call: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from holdfast.core.frames import evidence
 from holdfast.core.packs.segments import is_reserved_name
@@ -72,25 +73,17 @@ def remove_handles(env: Env, frame: str, handles: Sequence[str], reason: str | N
         raise InvalidValue("Name the handles to detach, each by its id.")
     removal = ulid_text(env.ids.ulid())
     content = None if reason is None else redact_as_configured(env, ReasonContent(reason=reason))
-    changed = change_frame(
-        env,
-        frame,
-        lambda state: evidence.remove_handles(state, frame, handles, removal, content),
-        key=key,
-        same=match_event("frame.handles_removed", content, frame=frame, handles=tuple(dict.fromkeys(handles))),
-    )
+    same = match_event("frame.handles_removed", content, frame=frame, handles=tuple(dict.fromkeys(handles)))
+    decide = partial(evidence.remove_handles, frame_id=frame, handles=handles, removal=removal, content=content)
+    changed = change_frame(env, frame, decide, key=key, same=same)
     return changed.last_facts("frame.handles_removed").removal if changed.appended else None
 
 
 def restore_handles(env: Env, frame: str, removal: str, key: str | None) -> tuple[str, ...]:
     """Attach again the handles that one removal detached, and return their ids."""
-    changed = change_frame(
-        env,
-        frame,
-        lambda state: evidence.restore_handles(state, frame, removal),
-        key=key,
-        same=match_event("frame.handles_restored", frame=frame, removal=removal),
-    )
+    same = match_event("frame.handles_restored", frame=frame, removal=removal)
+    decide = partial(evidence.restore_handles, frame_id=frame, removal=removal)
+    changed = change_frame(env, frame, decide, key=key, same=same)
     handles: tuple[str, ...] = changed.last_facts("frame.handles_restored").handles
     return handles
 
@@ -98,11 +91,7 @@ def restore_handles(env: Env, frame: str, removal: str, key: str | None) -> tupl
 def add_result(env: Env, frame: str, kind: str, ref: str, summary: str | None, key: str | None) -> int:
     """Add a pointer to something the frame produced, and return its position."""
     content = None if summary is None else redact_as_configured(env, frames.OutcomeContent(summary=summary))
-    changed = change_frame(
-        env,
-        frame,
-        lambda state: evidence.add_result(state, frame, kind, ref, content),
-        key=key,
-        same=match_event("frame.result_added", content, frame=frame, kind=kind, ref=ref),
-    )
+    same = match_event("frame.result_added", content, frame=frame, kind=kind, ref=ref)
+    decide = partial(evidence.add_result, frame_id=frame, kind=kind, ref=ref, content=content)
+    changed = change_frame(env, frame, decide, key=key, same=same)
     return int(changed.last_facts("frame.result_added").position)

@@ -61,7 +61,8 @@ class StreamLeases:
         self._journal = journal
         self._clock = clock
         self._lease = lease_ms / 1000
-        self._process = ProcessName()
+        self.process = ProcessName()
+        """The name of this process, as written into leases."""
         self.after_fork()
         renew_in_child(self)
 
@@ -84,11 +85,6 @@ class StreamLeases:
         self._thread: threading.Thread | None = None
         self.draining = False
 
-    @property
-    def name(self) -> str:
-        """The name of this process, as written into leases."""
-        return self._process.name
-
     def epoch(self, tenant: str, stream: str, state: StreamState) -> int:
         """Return the epoch to write under: that of our lease, or the stream's own if it has no owner."""
         held = self._held.get((tenant, stream))
@@ -96,7 +92,7 @@ class StreamLeases:
             if held.lost:
                 raise StaleEpoch(stream, held.epoch, max(state.epoch, held.epoch + 1))
             return held.epoch
-        if state.holder is not None and state.holder != self.name:
+        if state.holder is not None and state.holder != self.process.name:
             raise NotOwner(
                 f"Another process works on {stream} (under epoch {state.epoch}). Wait until it is done, or take over "
                 "with resume_actor(scope, incarnation=…) once it is gone. Nothing was written."
@@ -133,7 +129,7 @@ class StreamLeases:
             self._abandoned.discard((tenant, stream))
         else:
             self._abandoned.add((tenant, stream))
-        facts = LeaseTaken(epoch=state.epoch + 1, owner=self.name, lease_ms=round(self._lease * 1000))
+        facts = LeaseTaken(epoch=state.epoch + 1, owner=self.process.name, lease_ms=round(self._lease * 1000))
         return [Draft(type="lease.taken", facts=facts)]
 
     def lock(self, tenant: str, stream: str) -> AbstractContextManager[object]:
@@ -146,7 +142,7 @@ class StreamLeases:
             held = self._held.get((tenant, stream))
             if held is None or held.lost or held.count > 1 or held.epoch != epoch:
                 return []
-            return [Draft(type="lease.released", facts=LeaseReleased(epoch=held.epoch, owner=self.name))]
+            return [Draft(type="lease.released", facts=LeaseReleased(epoch=held.epoch, owner=self.process.name))]
 
     def enter_block(self, tenant: str, frame: str) -> bool:
         """Note that a block works on a frame; return False if another one does."""
@@ -215,7 +211,7 @@ class StreamLeases:
         place = (tenant, stream)
         while True:
             head = self._journal.head(tenant, stream)
-            if head is None or head.holder in (None, self.name) or self._process.is_gone(head.holder or ""):
+            if head is None or head.holder in (None, self.process.name) or self.process.is_gone(head.holder or ""):
                 self._seen.pop(place, None)
                 return
             signs, watch = self._read_signs(tenant, head), self._seen.get(place)
@@ -250,7 +246,7 @@ class StreamLeases:
         return (epoch, renewals) == (silent[0], silent[2])
 
     def _is_free(self, state: StreamState) -> bool:
-        return state.holder is None or state.holder == self.name or self._process.is_gone(state.holder)
+        return state.holder is None or state.holder == self.process.name or self.process.is_gone(state.holder)
 
     def _read_signs(self, tenant: str, head: Head) -> SignsOfLife:
         return head.epoch, head.version, self._journal.renewals(tenant, head.stream)

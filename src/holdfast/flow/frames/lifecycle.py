@@ -1,4 +1,8 @@
-"""The life of frames: push, update, pop. One append each, over as many streams as it takes."""
+"""The life of frames: push, update, pop, and the tokens that they reserve and spend.
+
+Each is one append, over as many streams as it takes. With a key, a second call changes nothing if it asks for the same,
+and is refused if it does not.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.frames import evidence, lifecycle
-from holdfast.core.frames.budgets import check_limits
+from holdfast.core.frames import budgets, evidence, lifecycle
 from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.numbers import is_number
 from holdfast.errors import (
@@ -23,7 +26,15 @@ from holdfast.errors import (
     ParentNotFound,
     VersionConflict,
 )
-from holdfast.flow.frames.read import content_field, find_frame_row, find_frame_stream, parse_id, read_event, read_frame
+from holdfast.flow.frames.read import (
+    content_field,
+    find_frame_row,
+    find_frame_stream,
+    load_current_state,
+    parse_id,
+    read_event,
+    read_frame,
+)
 from holdfast.flow.journal.append import ChangeResult, Drafts, States, decide_and_append, redact_as_configured
 from holdfast.ports import Env
 from holdfast.records.events import frames
@@ -31,8 +42,12 @@ from holdfast.records.events.envelope import ERASED, Content, Draft, Event
 from holdfast.records.events.journal import LeaseReleased, LeaseTaken
 from holdfast.records.frames import LIVE_STATUSES, FrameLimits, FrameState, Limits, StreamState
 from holdfast.records.ids import ulid_text
+from holdfast.records.scope import Scope, parse_scope
+from holdfast.records.usage import Usage
 
 Decide = Callable[[StreamState], Sequence[Draft]]
+BLOCK_LIMITS = FrameLimits(context_tokens=128_000, tool_calls=50, depth=3, timeout_ms=None)
+"""The limits of a frame if none are given and no model is named."""
 
 
 def check_goal(content: frames.GoalContent, *, required: bool = False) -> None:
@@ -73,7 +88,6 @@ def change_frame(
     expected: int | None = None,
 ) -> ChangeResult:
     """Decide about one live frame and append the result."""
-    parse_id(frame_id)
     stream = find_frame_stream(env, frame_id)
 
     def run(states: States) -> Drafts:
@@ -83,8 +97,8 @@ def change_frame(
     return decide_and_append(env, (stream,), run, key=key, same=same)
 
 
-def check_live(env: Env, state: StreamState, frame_id: str, expected: int | None = None) -> None:
-    """Refuse a frame that has ended, or that is not at the expected version."""
+def check_live(env: Env, state: StreamState, frame_id: str, expected: int | None = None) -> FrameState:
+    """Return a live frame; refuse one that has ended, or that is not at the expected version."""
     if expected is not None and not is_number(expected):
         raise InvalidValue(f"expected_version must be a version, not {expected!r}.")
     frame = state.frames.get(frame_id)
@@ -95,6 +109,16 @@ def check_live(env: Env, state: StreamState, frame_id: str, expected: int | None
         raise FrameEnded(f"Frame {frame_id} is {status}, and that is final. Push a new one.", before=status)
     if expected is not None and frame.version != expected:
         raise VersionConflict(f"Frame {frame_id}", expected, frame.version)
+    return frame
+
+
+def default_limits(env: Env, stream: str) -> FrameLimits:
+    """Return the default limits of a block: within a session, as much context as its model accepts."""
+    session = parse_scope(stream).get("session")
+    known = None if session is None else load_current_state(env, Scope.session(session).text).session
+    if known is None or known.model is None:
+        return BLOCK_LIMITS
+    return replace(BLOCK_LIMITS, context_tokens=env.models.info(known.model).input_budget)
 
 
 def push_frame(
@@ -116,7 +140,7 @@ def push_frame(
         raise Draining
     check_goal(content, required=True)
     if limits is not None:
-        check_limits(limits)
+        budgets.check_limits(limits)
     content = redact_as_configured(env, content)
     above = None if parent is None else (_parent_stream(env, parent), parent)
     home = _home_stream(stream, above)
@@ -223,7 +247,6 @@ def _explain_parent(env: Env, parent: str) -> ParentNotActive:
 
 def _is_pushed(env: Env, frame_id: str, content: frames.GoalContent, parent: str | None) -> bool:
     """Return True if this very frame exists; refuse another frame with its id."""
-    parse_id(frame_id)
     try:
         stream, row = find_frame_row(env, frame_id)
     except FrameNotFound:
@@ -247,7 +270,7 @@ def update_frame(
 ) -> ChangeResult:
     """Change a frame's goal, limits, tokens or status."""
     if limits is not None:
-        check_limits(limits)
+        budgets.check_limits(limits)
     if content is not None:
         check_goal(content)
     content = redact_as_configured(env, content)
@@ -270,6 +293,31 @@ def update_frame(
     )
 
 
+def reserve_tokens(env: Env, frame: str, purpose: str, amount: int, key: str | None) -> ChangeResult:
+    """Reserve tokens for a purpose: until they are released, neither another purpose nor a child can have them."""
+    same = match_event("frame.reserved", frame=frame, purpose=purpose, amount=amount)
+    return change_frame(env, frame, lambda state: budgets.reserve(state, frame, purpose, amount), key=key, same=same)
+
+
+def release_reservation(env: Env, frame: str, purpose: str, amount: int | None, key: str | None) -> ChangeResult:
+    """Release a reservation: `amount` of it, or all of it if that is None."""
+
+    def same(events: list[Event]) -> bool:
+        given = [event.facts for event in events if event.type == "frame.reserved"]
+        return any(
+            (facts.frame, facts.purpose) == (frame, purpose) and facts.amount < 0 and amount in (None, -facts.amount)
+            for facts in given
+        )
+
+    return change_frame(env, frame, lambda state: budgets.release(state, frame, purpose, amount), key=key, same=same)
+
+
+def spend_tokens(env: Env, frame: str, usage: Usage | int, purpose: str | None, key: str | None) -> ChangeResult:
+    """Record usage that was paid for, from a purpose's reservation first. What exceeds the budget is an overdraft."""
+    same = match_event("frame.spent", frame=frame, usage=budgets.to_usage(usage), purpose=purpose)
+    return change_frame(env, frame, lambda state: budgets.spend(state, frame, usage, purpose), key=key, same=same)
+
+
 def pop_frame(
     env: Env,
     frame_id: str,
@@ -284,14 +332,12 @@ def pop_frame(
 
     Returns the frame as it ended, or None if it had ended before.
     """
-    parse_id(frame_id)
     content = redact_as_configured(env, content)
     stream = find_frame_stream(env, frame_id)
     last: list[FrameState] = []
 
     def decide(states: States) -> Drafts:
-        check_live(env, states[stream], frame_id, expected)
-        last[:] = [states[stream].frames[frame_id]]
+        last[:] = [check_live(env, states[stream], frame_id, expected)]
         ended = lifecycle.pop(states, stream, frame_id, status, content)
         drafts = {name: _add_clocks(env, name, states[name], events) for name, events in ended.items()}
         for name, events in drafts.items():
@@ -348,7 +394,7 @@ def _revoke_lease(env: Env, stream: str, state: StreamState, events: list[Draft]
     """Take the lease from the owner of another actor's stream: cancelling reaches into it in the same append."""
     if state.holder is None or env.leases.holds(env.tenant, stream):
         return events
-    epoch, owner = state.epoch + 1, env.leases.name
+    epoch, owner = state.epoch + 1, env.leases.process.name
     return [
         Draft(type="lease.taken", facts=LeaseTaken(epoch=epoch, owner=owner)),
         *events,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core.frames import evidence
 from holdfast.core.frames import questions as rules
-from holdfast.core.frames.stack import add_clock_events, live_frame, walk_leaf_first
+from holdfast.core.frames.stack import add_clock_events, walk_leaf_first
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.numbers import MAX_AMOUNT, check_number
 from holdfast.errors import AlreadyAnswered, InvalidValue, KeyReused, QuestionNotFound, Refused, TokenNotFound
@@ -20,7 +20,6 @@ from holdfast.flow.frames.read import (
     find_frame_stream,
     find_question_row,
     load_current_state,
-    parse_id,
     read_event,
     row_ulid,
 )
@@ -206,7 +205,6 @@ def resume_frame(
     content: frames.AnswerContent | None = None,
 ) -> ChangeResult:
     """Resume a suspended frame. `bring` answers its question in the same append, with `token` as the right to."""
-    parse_id(frame_id)
     content = redact_as_configured(env, content)
     stream = find_frame_stream(env, frame_id)
     frame = load_current_state(env, stream).frames.get(frame_id)
@@ -217,9 +215,8 @@ def resume_frame(
 
     def decide(states: States) -> Drafts:
         state = states[stream]
-        check_live(env, state, frame_id)
+        waiting = check_live(env, state, frame_id).question
         now, drafts = env.clock.now_ms(), []
-        waiting = live_frame(state, frame_id).question
         if brings and waiting is not None:
             _check_token(waiting, token)
             via = "id" if token is None else "token"

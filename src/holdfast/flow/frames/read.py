@@ -53,7 +53,7 @@ def parse_id(text: object, what: str = "frame") -> bytes:
 
 def find_frame_stream(env: Env, frame_id: str) -> str:
     """Return the stream of a frame, live or ended."""
-    known = env.states.frame_streams.get((env.tenant, frame_id))
+    known = env.states.frame_streams.get((env.tenant, frame_id)) if isinstance(frame_id, str) else None
     if known is not None:
         return known
     stream, _ = find_frame_row(env, frame_id)
@@ -101,7 +101,6 @@ def content_field(event: Event | None, name: str) -> Any:
 
 def read_frame(env: Env, frame_id: str) -> FrameInfo:
     """Return a frame with its texts, live or ended."""
-    parse_id(frame_id)
     stream = find_frame_stream(env, frame_id)
     frame = load_current_state(env, stream).frames.get(frame_id)
     return _read_ended_frame(env, frame_id) if frame is None else describe_frame(env, stream, frame)
@@ -315,7 +314,6 @@ class FramePlace(msgspec.Struct, frozen=True, kw_only=True):
 
 def frame_thread(env: Env, frame_id: str) -> str:
     """Return the thread of a frame, live or ended. It never changes, so cached state will do."""
-    parse_id(frame_id)
     stream = find_frame_stream(env, frame_id)
     return frame_place(env, stream, load_state(env, stream), frame_id).thread
 
@@ -346,7 +344,6 @@ def frame_place(env: Env, stream: str, state: StreamState, frame_id: str) -> Fra
 
 def iter_ancestors(env: Env, frame_id: str) -> Iterator[FramePlace]:
     """Iterate over the frame, its parent, and so on to the root, across streams. Each stream is loaded once."""
-    parse_id(frame_id)
     states: dict[str, StreamState] = {}
     at: str | None = frame_id
     while at is not None:

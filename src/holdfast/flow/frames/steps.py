@@ -167,4 +167,4 @@ def leave_step(env: Env, frame: str, key: str) -> None:
 
 
 def _step_owner(env: Env, frame: str) -> StepOwner:
-    return env.leases.name, env.tenant, frame
+    return env.leases.process.name, env.tenant, frame

@@ -62,9 +62,9 @@ def await_free_stream(env: Env, stream: str) -> None:
 def join_lease(env: Env, stream: str) -> int:
     """Become a user of a lease that was just written or is already held; return its epoch."""
     state = load_state(env, stream)
-    if state.holder != env.leases.name:
+    if state.holder != env.leases.process.name:
         state = load_current_state(env, stream)
-    if state.holder != env.leases.name:
+    if state.holder != env.leases.process.name:
         raise ActorBusy  # Another process with the same key was faster.
     env.leases.add_user(env.tenant, stream, state.epoch)
     return state.epoch

@@ -17,6 +17,7 @@ from holdfast.core.journal.chain import LEASE_TAKEN, OWNER_TYPES
 from holdfast.core.journal.codec import decode_event, seal_draft
 from holdfast.core.journal.fold import fold_facts
 from holdfast.errors import (
+    Conflict,
     HoldfastError,
     InvalidValue,
     KeyReused,
@@ -26,6 +27,7 @@ from holdfast.errors import (
     Unavailable,
     VersionConflict,
 )
+from holdfast.flow.journal import artifacts as journal_artifacts
 from holdfast.flow.journal.caches import run_locked
 from holdfast.flow.journal.redact import redact_content
 from holdfast.ports import Env
@@ -91,7 +93,7 @@ def decide_and_append(
 
     `key` belongs to the first stream. `same` returns True if the events stored under the key are what this call asks
     for; drafts cannot be compared, because they depend on the state. `needs` names further streams once the first are
-    loaded.
+    loaded. `artifacts` are withdrawn if the call is refused or repeated.
     """
     key = None if key is None else check_key(key)
     decision = _Decision(env, tuple(streams), decide, key, needs, artifacts, tries)
@@ -101,8 +103,11 @@ def decide_and_append(
             lock, *others = env.states.locks(env.tenant, decision.streams)
             with lock:
                 done = run_locked(others, decision.try_once) if others else decision.try_once()
-    except (Refused, KeyReused):
-        earlier = None if key is None else _find_earlier_result(env, streams[0], key, same)
+    except (Refused, Conflict) as error:
+        journal_artifacts.withdraw_artifacts(env, artifacts)
+        if key is None or not isinstance(error, Refused | KeyReused):
+            raise
+        earlier = _find_earlier_result(env, streams[0], key, same)
         if earlier is None:
             raise
         return earlier
@@ -110,7 +115,9 @@ def decide_and_append(
         return done
     batch, appended = done
     changed = _build_result(env, batch, appended, streams[0], key)
-    if not changed.repeated:
+    if changed.repeated:
+        journal_artifacts.withdraw_artifacts(env, artifacts)
+    else:
         _notify_observers(env, batch, appended)
     return changed
 
@@ -196,9 +203,18 @@ def append_writes(
 
 
 def append_events(env: Env, writes: Sequence[StreamWrite], artifacts: Sequence[Artifact] = ()) -> AppendResult:
-    """Append events that need no decision: inbox events, or events with a version given by the caller."""
-    batch, appended = append_writes(env, writes, artifacts, {})
-    if not appended.repeated:
+    """Append events that need no decision: inbox events, or events with a version given by the caller.
+
+    `artifacts` are withdrawn if the call is refused or repeated.
+    """
+    try:
+        batch, appended = append_writes(env, writes, artifacts, {})
+    except (Refused, Conflict):
+        journal_artifacts.withdraw_artifacts(env, artifacts)
+        raise
+    if appended.repeated:
+        journal_artifacts.withdraw_artifacts(env, artifacts)
+    else:
         _notify_observers(env, batch, appended)
     return appended
 

@@ -99,8 +99,7 @@ def erase_subject(env: Env, subject: str) -> Erasure:
         env.states.clear()
         if env.recent is not None:
             env.recent.clear()
-        if env.vectors is not None:
-            env.vectors.clear()
+        env.vectors.clear()
     if env.observers.list_callbacks(env.tenant, "subject.erased"):
         last = EventQuery(
             tenant=env.tenant, stream=Scope.GLOBAL.text, types=("subject.erased",), backwards=True, limit=1

@@ -58,7 +58,7 @@ def begin_span(
         return
     with _warn_of_failure():
         if tool is None:
-            provider = None if env.models is None or model is None else env.models.info(model).provider
+            provider = None if model is None else env.models.info(model).provider
             attributes = call_attributes(
                 call=call, frame=frame, model=model, provider=provider, conversation=conversation, packed=packed
             )

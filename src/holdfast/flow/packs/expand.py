@@ -36,7 +36,7 @@ from holdfast.flow.sessions.read import (
     thread_state,
 )
 from holdfast.flow.sessions.summaries import iter_summaries
-from holdfast.flow.state.search import search_thread
+from holdfast.flow.state.search import search_journal
 from holdfast.ports import Env
 from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import StoredEvent
@@ -157,7 +157,7 @@ def search_mentions(
 ) -> list[HistoryPiece]:
     """Search a thread, best first. Calls of the tools in `own` are left out: what they found is said elsewhere."""
     looking = LookupFilter(env, own)
-    found = search_thread(env, thread, query, limit, counts=lambda event: not looking.is_only_lookup(event))
+    found = search_journal(env, thread, query, limit, counts=lambda event: not looking.is_only_lookup(event))
     return [_message_piece(result.value, thread, _make_excerpt(result, query, own)) for result in found]
 
 

@@ -20,9 +20,9 @@ from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.journal.codec import encode
 from holdfast.core.packs.manifest import RENDERER_VERSION, list_pieces
 from holdfast.core.packs.segments import WINDOW_PART
-from holdfast.errors import Conflict, InvalidValue, Refused, SessionClosed
+from holdfast.errors import Conflict, InvalidValue, SessionClosed
 from holdfast.flow.frames.lifecycle import check_live, match_event
-from holdfast.flow.frames.read import find_frame_stream, frame_thread, load_current_state, parse_id, read_event
+from holdfast.flow.frames.read import find_frame_stream, frame_thread, load_current_state, read_event
 from holdfast.flow.journal import artifacts, telemetry
 from holdfast.flow.journal.append import States, decide_and_append, redact_as_configured
 from holdfast.ports import Env
@@ -126,13 +126,7 @@ def begin_call(
         # Do not compare the content shown: a retry after a crash continues the same call, even with new messages.
         same = match_event(MODEL_CALLED, content, frame=frame, model=model, if_interrupted=if_interrupted)
     placed = [artifacts.prepare_artifact(env, body) for name, body in packed.pins if name in facts.artifacts]
-    try:
-        changed = decide_and_append(env, streams, decide, key=key, same=same, artifacts=placed)
-    except (Refused, Conflict):
-        artifacts.withdraw_artifacts(env, placed)
-        raise
-    if changed.repeated:
-        artifacts.withdraw_artifacts(env, placed)
+    changed = decide_and_append(env, streams, decide, key=key, same=same, artifacts=placed)
     made = str(changed.last_facts(PACKED if frame is None else MODEL_CALLED).call)
     if made == call and frame is not None:  # A call outside of frames has no journaled end.
         telemetry.begin_span(env, call, frame=frame, model=model, conversation=thread, packed=packed)
@@ -148,7 +142,6 @@ def _check_pack(env: Env, packed: AssembledPack, frame: str | None) -> str:
         if made_for is not None:
             raise InvalidValue(f"This pack was made for frame {made_for}. Journal it with hf.index.begin_model_call.")
         return thread
-    parse_id(frame)
     stream = find_frame_stream(env, frame)
     within = parse_scope(stream).get("session")
     # A frame outside any session may work for one; a frame within a session works for that session only.

@@ -25,7 +25,6 @@ from holdfast.flow.packs import briefs, evidence, manifest, recent, visibility
 from holdfast.flow.packs.older import WindowSummaries
 from holdfast.flow.packs.recent import ThreadTail, TokenCounter
 from holdfast.flow.packs.visibility import PackRequest, Visibility, check_request
-from holdfast.flow.sessions.append import models_port
 from holdfast.flow.sessions.read import thread_state
 from holdfast.ports import Env
 from holdfast.records.events.calls import ContextPacked
@@ -72,7 +71,7 @@ class _PackBuilder:
         self._mark = FenceMarks(env.journal, env.tenant)
         self._messages = 0 if state.thread is None else state.thread.messages
         self._max_messages = UNLIMITED if asked.max_messages is None else asked.max_messages
-        models = models_port(env)
+        models = env.models
         self._model = models.info(None if session is None else session.model)
         tokenizer = models.tokenizer(
             asked.tokenizer or (None if session is None else session.tokenizer) or self._model.tokenizer
@@ -94,7 +93,7 @@ class _PackBuilder:
         wanted = budget = asked or most
         if asked is None and most == model.input_budget:
             # No budget was given, and the model's whole window may be used, as corrected by what providers reported.
-            factor = models_port(env).calibration(model.name, self._counter.tokenizer.name, tenant=env.tenant)
+            factor = env.models.calibration(model.name, self._counter.tokenizer.name, tenant=env.tenant)
             budget = most if factor is None else max(int(most / factor), 1)
         if frame is None or actor is None:
             return wanted, budget, None

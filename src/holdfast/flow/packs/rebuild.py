@@ -43,7 +43,7 @@ from holdfast.flow.packs.evidence import prepend_description
 from holdfast.flow.packs.recent import TokenCounter
 from holdfast.flow.packs.visibility import read_origin
 from holdfast.flow.sessions import summaries
-from holdfast.flow.sessions.append import models_port, resolve_session_stream
+from holdfast.flow.sessions.append import resolve_session_stream
 from holdfast.flow.sessions.read import decode_messages, read_stored
 from holdfast.ports import Env
 from holdfast.records.events.calls import ContextPacked, PackedPiece
@@ -102,7 +102,7 @@ class _PackRebuilder:
         self._facts: ContextPacked = event.facts
         self._thread = event.stream
         self._mark = FenceMarks(env.journal, env.tenant)
-        models, named = models_port(env), self._facts.tokenizer
+        models, named = env.models, self._facts.tokenizer
         info = models.info(self._facts.model)
         try:
             tokenizer = models.tokenizer(named)

@@ -40,9 +40,9 @@ from holdfast.flow.packs import briefs, manifest, pack, rebuild, visibility
 from holdfast.flow.packs.trace_sources import FactSightings, find_fact
 from holdfast.flow.packs.visibility import PackRequest, Visibility
 from holdfast.flow.sessions import summaries
-from holdfast.flow.sessions.append import models_port, thread_tokenizer
+from holdfast.flow.sessions.append import thread_tokenizer
 from holdfast.flow.sessions.read import MessageLocation, iter_places, thread_state
-from holdfast.flow.state.search import search_thread
+from holdfast.flow.state.search import search_journal
 from holdfast.ports import Env
 from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.events.envelope import Event
@@ -128,7 +128,7 @@ def _advise(env: Env, thread: str, fact: Fact, known: FactSightings, now: PackFo
     streams = {one.stream for one in known.found if one.kind == "message"}
     nearest = None
     # For a caller who remembers it slightly differently: the message with most of the words.
-    for result in [] if known.found else search_thread(replace(env, embedder=None), thread, fact.text, 1):
+    for result in [] if known.found else search_journal(replace(env, embedder=None), thread, fact.text, 1):
         said = result.snippet or readable_text(result.value)
         nearest = (segments.message_handle(result.value, thread), " ".join(said.split()))
     return advise(
@@ -332,7 +332,7 @@ def _repeat_request(env: Env, newest: ContextPacked | None) -> PackRequest:
         return PackRequest()
     layout: Layout = "classic" if newest.layout == "classic" else "stable"
     try:
-        tokenizer = models_port(env).tokenizer(newest.tokenizer).name
+        tokenizer = env.models.tokenizer(newest.tokenizer).name
     except InvalidValue:
         tokenizer = None  # The command line may lack an application's own one.
     return PackRequest(budget=newest.asked, role=newest.role, tokenizer=tokenizer, layout=layout)

@@ -34,7 +34,7 @@ from holdfast.flow.sessions.read import (
     thread_state,
 )
 from holdfast.flow.sessions.sessions import session_state
-from holdfast.flow.state.search import MAX_RESULTS, search_thread
+from holdfast.flow.state.search import MAX_RESULTS, search_journal
 from holdfast.ports import Env
 from holdfast.records.batches import Row, RowQuery
 from holdfast.records.events.sessions import SharedSegment
@@ -112,7 +112,7 @@ class _FactSearch:
 
     def _search_index(self, found: dict[tuple[str, int], Sighting]) -> None:
         """Search the text index for messages that were not read one by one."""
-        for result in search_thread(self._env, self._name, self._fact.text, MAX_RESULTS):
+        for result in search_journal(self._env, self._name, self._fact.text, MAX_RESULTS):
             message: Message = result.value
             if (message.stream, message.version) not in found and self._fact.is_in(readable_text(message)):
                 row = self._message_row(message)
@@ -240,7 +240,7 @@ class _FactSearch:
     def _search_other_thread(self, stream: str) -> list[Message]:
         """Return matching messages of another thread, from the text index and from its end."""
         try:
-            results = search_thread(self._env, stream, self._fact.text, MAX_ENTRIES)
+            results = search_journal(self._env, stream, self._fact.text, MAX_ENTRIES)
             newest = read_messages(self._env, stream, limit=PAGE)
         except SessionNotFound:
             return []

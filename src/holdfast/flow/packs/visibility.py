@@ -97,11 +97,9 @@ def frame_visibility(env: Env, frame_id: str, *, turn: int | None = None) -> Vis
 
     `turn` is the version of the message that began it, if the caller knows that the frame is a turn.
     """
-    read.parse_id(frame_id)
     stream = read.find_frame_stream(env, frame_id)
     state = read.load_current_state(env, stream)
-    check_live(env, state, frame_id)
-    frame = state.frames[frame_id]
+    frame = check_live(env, state, frame_id)
     if turn is None or frame.goal != frame.pushed:
         info = read.describe_frame(env, stream, frame)
     else:

@@ -8,7 +8,7 @@ a call: an exception or an invalid amount from the prices is warned about once p
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -28,15 +28,15 @@ from holdfast.core.sessions.message_events import (
 from holdfast.core.sessions.tokens import Framing, count_label, framing_of, message_tokens
 from holdfast.core.trust import ROLE_TRUST, TRUSTED_LEVELS
 from holdfast.core.values import exception_text, to_plain
-from holdfast.errors import Conflict, InvalidMessage, InvalidValue, NotFound, Refused, TooLarge
+from holdfast.errors import InvalidMessage, InvalidValue, NotFound, TooLarge
 from holdfast.flow.frames.lifecycle import check_live
 from holdfast.flow.frames.read import find_frame_stream, frame_thread, load_current_state
 from holdfast.flow.journal import artifacts as journal_artifacts
 from holdfast.flow.journal import redact
-from holdfast.flow.journal.append import decide_and_append, load_state
+from holdfast.flow.journal.append import States, decide_and_append, load_state
 from holdfast.flow.sessions import read
 from holdfast.flow.sessions.read import MESSAGE_TYPES, decode_messages, session_stream
-from holdfast.ports import Env, Models, Tokenizer
+from holdfast.ports import Env, Tokenizer
 from holdfast.ports.capabilities import ARTIFACTS, require
 from holdfast.records.batches import Artifact
 from holdfast.records.compaction import priority_of
@@ -52,19 +52,12 @@ from holdfast.records.usage import Usage
 from holdfast.system import warn_caller
 
 
-def models_port(env: Env) -> Models:
-    """Return the models port, which every client has."""
-    assert env.models is not None, "a client without models cannot count tokens"
-    return env.models
-
-
 def thread_tokenizer(env: Env, stream: str, model: str | None = None) -> tuple[Tokenizer, ModelInfo]:
     """Return the tokenizer and the model info used to count a thread's tokens."""
-    session, models = load_state(env, resolve_session_stream(env, stream)).session, env.models
-    assert models is not None, "a client without models cannot count tokens"
-    info = models.info(model or (None if session is None else session.model))
+    session = load_state(env, resolve_session_stream(env, stream)).session
+    info = env.models.info(model or (None if session is None else session.model))
     name = None if session is None or model is not None else session.tokenizer
-    return models.tokenizer(name or info.tokenizer), info
+    return env.models.tokenizer(name or info.tokenizer), info
 
 
 def resolve_session_stream(env: Env, stream: str) -> str:
@@ -89,13 +82,6 @@ class SessionWrite(msgspec.Struct, frozen=True, kw_only=True):
     """The model that the session will have, used for counting."""
 
 
-class FrameAuthor(msgspec.Struct, frozen=True, kw_only=True):
-    """The frame that appends messages: its home stream, and a check that raises once the frame has ended."""
-
-    home: str
-    check: Callable[[], None]
-
-
 def append_to_thread(
     env: Env,
     stream: str,
@@ -105,11 +91,11 @@ def append_to_thread(
     policy: str | None = None,
     progress: Progress | None = None,
     session_write: SessionWrite | None = None,
-    author: FrameAuthor | None = None,
+    author: str | None = None,
 ) -> tuple[list[Message], bool]:
     """Append messages to the end of a thread, all or none; return them as stored, and True if the key was used before.
 
-    `session_write` goes to the session in the same commit; `author` is the frame that appends.
+    `session_write` goes to the session in the same commit; `author` is the live frame that appends, if any.
     """
     if not messages:
         raise InvalidMessage("There is nothing to append. Pass a message, or a list of at least one.")
@@ -117,22 +103,19 @@ def append_to_thread(
     preparing = MessagePreparer(env, tokenizer, framing_of(info.provider, info.name))
     prepared = preparing.prepare(messages, policy=policy, progress=progress)
     rules = _ThreadAppend(env, stream, prepared.entries, session_write, author)
-    try:
-        changed = decide_and_append(
-            env,
-            (stream,) if author is None else (stream, author.home),
-            rules.decide,
-            key=key,
-            same=rules.matches,
-            needs=rules.needs,
-            artifacts=prepared.artifacts if session_write is None else (*prepared.artifacts, *session_write.artifacts),
-            tries=APPEND_TRIES,
-        )
-    except (Refused, Conflict):
-        journal_artifacts.withdraw_artifacts(env, prepared.artifacts)
-        raise
+    streams = (stream,) if author is None else (stream, find_frame_stream(env, author))
+    placed = prepared.artifacts if session_write is None else (*prepared.artifacts, *session_write.artifacts)
+    changed = decide_and_append(
+        env,
+        streams,
+        rules.decide,
+        key=key,
+        same=rules.matches,
+        needs=rules.needs,
+        artifacts=placed,
+        tries=APPEND_TRIES,
+    )
     if changed.repeated:
-        journal_artifacts.withdraw_artifacts(env, prepared.artifacts)
         events = [event for event in changed.events if isinstance(event, Event) and event.type in MESSAGE_TYPES]
         pins = {(event.stream, event.version) for event in events if event.facts.policy == "pinned"}
         return decode_messages(env, events, pins), True
@@ -143,6 +126,18 @@ def append_to_thread(
     return build_stored_messages(stream, prepared, facts, ids, changed.version + start, changed.at), False
 
 
+def draft_messages(
+    env: Env, stream: str, state: StreamState, entries: Sequence[MessageDraft]
+) -> tuple[list[Draft], list[Draft], list[Draft]]:
+    """Return the drafts before the messages in their thread, the messages, and the drafts for their session."""
+    if not entries:
+        return [], [], []
+    thread, over = state.thread or ThreadState(), is_reset(state, stream)
+    # Load the session afresh: if another thread restarted it already, this commit leaves its stream alone.
+    before, anew = begin_generation(thread, load_current_state(env, session_stream(stream))) if over else ([], [])
+    return before, append_messages(thread, state.version + len(before), entries), anew
+
+
 class _ThreadAppend(msgspec.Struct, frozen=True):
     """The decision of one append to a thread."""
 
@@ -150,9 +145,9 @@ class _ThreadAppend(msgspec.Struct, frozen=True):
     stream: str
     entries: tuple[MessageDraft, ...]
     session_write: SessionWrite | None
-    author: FrameAuthor | None
+    author: str | None
 
-    def needs(self, states: Mapping[str, StreamState]) -> Sequence[str]:
+    def needs(self, states: States) -> Sequence[str]:
         """Return the session's stream if it must be loaded as well."""
         thread = states[self.stream].thread  # Refuse nothing here: these states may be cached. Only `decide` refuses.
         if self.session_write is None and (thread is None or not thread.ended):
@@ -160,19 +155,17 @@ class _ThreadAppend(msgspec.Struct, frozen=True):
         session = session_stream(self.stream)
         return (session,) if session != self.stream else ()
 
-    def decide(self, states: Mapping[str, StreamState]) -> dict[str, list[Draft]]:
+    def decide(self, states: States) -> dict[str, list[Draft]]:
         """Return the drafts for the thread, and for its session if there are any."""
         stream, state, session_write = self.stream, states[self.stream], self.session_write
-        thread, session = state.thread or ThreadState(), session_stream(stream)
+        session = session_stream(stream)
         if self.author is not None:
-            self.author.check()
+            check_live(self.env, load_current_state(self.env, find_frame_stream(self.env, self.author)), self.author)
             if state.thread is None and session == stream:  # A frame's private thread is opened by its first message.
                 opened = Draft(type="thread.opened", facts=ThreadOpened(private=True))
-                return {stream: [opened, *append_messages(thread, state.version + 1, self.entries)]}
-        # Load the session afresh: if another thread restarted it already, this commit leaves its stream alone.
-        over = is_reset(state, stream)
-        before, anew = begin_generation(thread, load_current_state(self.env, session)) if over else ([], [])
-        drafts = {stream: [*before, *append_messages(thread, state.version + len(before), self.entries)]}
+                return {stream: [opened, *append_messages(ThreadState(), state.version + 1, self.entries)]}
+        before, said, anew = draft_messages(self.env, stream, state, self.entries)
+        drafts = {stream: [*before, *said]}
         own = anew if session_write is None else [*anew, *session_write.drafts(states[session])]
         return {**drafts, session: own} if own else drafts
 
@@ -232,6 +225,10 @@ class MessagePreparer(msgspec.Struct):
     env: Env
     tokenizer: Tokenizer
     framing: Framing
+    frame: str | None = None
+    """The turn that the messages belong to, if any."""
+    call: str | None = None
+    """The model call that an assistant's message answers."""
     placed: dict[str, Artifact] = msgspec.field(default_factory=dict)
     given: dict[str, str] = msgspec.field(default_factory=dict)
     """The new ids of calls, by the ids they were given with."""
@@ -308,6 +305,8 @@ class MessagePreparer(msgspec.Struct):
             model=message.model,
             provider=message.provider,
             usage=message.usage,
+            frame=self.frame,
+            call=self.call if message.role == "assistant" else None,
             artifacts=tuple(dict.fromkeys(named)),
         )
         return message, MessageDraft(facts=facts, content=message_content(stored, large), answers=tuple(answers))
@@ -428,13 +427,8 @@ def append_frame_messages(
     env: Env, frame_id: str, messages: Sequence[Message], *, key: str | None = None, policy: str | None = None
 ) -> list[Message]:
     """Append messages to a frame's thread, all or none, and return them as stored. The first starts its thread."""
-    thread, home = frame_thread(env, frame_id), find_frame_stream(env, frame_id)
-
-    def check() -> None:
-        check_live(env, load_current_state(env, home), frame_id)
-
-    author = FrameAuthor(home=home, check=check)
-    return append_to_thread(env, thread, messages, key=key, policy=policy, author=author)[0]
+    thread = frame_thread(env, frame_id)
+    return append_to_thread(env, thread, messages, key=key, policy=policy, author=frame_id)[0]
 
 
 def read_frame_messages(env: Env, frame_id: str, limit: int | None = None) -> list[Message]:

@@ -20,6 +20,7 @@ from holdfast.core.sessions.message_events import build_message, decode_message_
 from holdfast.errors import Corrupt, MessageNotFound, NotFound, Refused, SessionNotFound
 from holdfast.flow.frames.read import load_current_state, read_event
 from holdfast.flow.journal import artifacts
+from holdfast.flow.journal.read import iterate_stored
 from holdfast.ports import Env
 from holdfast.records.batches import Row, RowQuery
 from holdfast.records.events.envelope import Event, StoredEvent
@@ -89,13 +90,11 @@ def load_shared_at(env: Env, stream: str, version: int) -> tuple[SharedSegment, 
     """Load the segments that a thread shared with others at one of its versions, nearest first, from its events."""
     shared: tuple[SharedSegment, ...] = ()
     query = EventQuery(tenant=env.tenant, stream=stream, until=version, types=_SHARE_TYPES, limit=EVENT_PAGE)
-    while page := env.journal.read(query):
-        for event in map(decode_event, page):
-            if event.type == "thread.ended":
-                shared = () if event.facts.reset else shared
-            elif event.facts.shared is not None:
-                shared = event.facts.shared
-        query = replace(query, after=page[-1].version)
+    for event in map(decode_event, iterate_stored(env.journal, query)):
+        if event.type == "thread.ended":
+            shared = () if event.facts.reset else shared
+        elif event.facts.shared is not None:
+            shared = event.facts.shared
     return shared
 
 

@@ -30,7 +30,7 @@ from holdfast.flow.frames.read import content_field, load_current_state, read_ev
 from holdfast.flow.frames.takeover import release_stream, take_stream
 from holdfast.flow.journal import artifacts, redact
 from holdfast.flow.journal.append import States, decide_and_append
-from holdfast.flow.sessions.append import SessionWrite, models_port
+from holdfast.flow.sessions.append import SessionWrite
 from holdfast.flow.sessions.read import iter_segment_messages, load_shared_at
 from holdfast.flow.sessions.summaries import delete_passages, list_flushed, list_keys
 from holdfast.ports import EndedConversation, Env
@@ -174,7 +174,7 @@ def _diff_settings(
     if given.model not in (None, known.model):
         different["model"] = given.model
     # If none was requested, each count derives it from the model.
-    tokenizer = None if given.tokenizer is None else models_port(env).tokenizer(given.tokenizer).name
+    tokenizer = None if given.tokenizer is None else env.models.tokenizer(given.tokenizer).name
     if tokenizer not in (None, known.tokenizer):
         different["tokenizer"] = tokenizer
     if given.idle_timeout is not None and round(given.idle_timeout * 1000) != (known.idle_timeout_ms or 0):
@@ -203,7 +203,7 @@ def _settings_draft(type_name: str, given: SessionSettings, tools: Artifact | No
     texts = {text: getattr(given, text) for text in SESSION_TEXTS if getattr(given, text) is not None}
     facts = SessionOpened(
         model=given.model,
-        tokenizer=None if given.tokenizer is None else models_port(env).tokenizer(given.tokenizer).name,
+        tokenizer=None if given.tokenizer is None else env.models.tokenizer(given.tokenizer).name,
         tools=name,
         idle_timeout_ms=None if given.idle_timeout is None else round(given.idle_timeout * 1000),
         texts=tuple(texts),
@@ -302,8 +302,7 @@ def end_session(
         return list(dict.fromkeys((*threads(states), *_list_streams_below(env, session), *scopes)))
 
     changed = decide_and_append(env, (session,), decide, needs=within)
-    if env.transients is not None:
-        env.transients.clear_below((env.tenant, session))
+    env.transients.clear_below((env.tenant, session))
     return changed.appended is not None
 
 

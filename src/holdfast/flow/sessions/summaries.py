@@ -35,7 +35,6 @@ from holdfast.records.messages import Message
 from holdfast.records.sessions import Summary
 
 ERASED_SUMMARY = "[erased]"
-MAX_SUMMARIES = 10_000
 
 
 def list_summaries(env: Env, stream: str) -> list[Summary]:
@@ -47,28 +46,25 @@ def iter_summaries(env: Env, stream: str) -> Iterator[Summary]:
     """Iterate over the standing summaries, newest first, each read on demand."""
     found: list[Summary] = []
     for segment in thread_segments(stream, thread_state(env, stream)):
-        for row in _iter_rows(env, segment):
+        for row in _iter_rows(env, segment.stream, segment.after, segment.at):
+            retired = row["retired"]
+            if (retired is not None and int(retired) <= segment.at) or int(row["last"] or 0) > segment.until:
+                continue
             summary = load_summary(env, segment.stream, int(row["version"] or 0))
             if not any(_has_overlap(summary, known) for known in found):
                 found.append(summary)
                 yield summary
 
 
-def _iter_rows(env: Env, segment: SharedSegment) -> Iterator[Row]:
-    """Iterate over the rows of standing summaries made in a segment, newest first."""
-    until = segment.at
+def _iter_rows(env: Env, stream: str, after: int, until: int) -> Iterator[Row]:
+    """Iterate over the rows of summaries made between two versions of a stream, newest first, standing or not."""
     while True:
-        query = RowQuery(
-            table="summaries", stream=segment.stream, after=segment.after, until=until, limit=PAGE, backwards=True
-        )
-        rows = env.journal.select(env.tenant, query)
-        for _, row in rows:
-            retired = row["retired"]
-            if (retired is None or int(retired) > segment.at) and int(row["last"] or 0) <= segment.until:
-                yield row
+        query = RowQuery(table="summaries", stream=stream, after=after, until=until, limit=PAGE, backwards=True)
+        rows = [row for _, row in env.journal.select(env.tenant, query)]
+        yield from rows
         if len(rows) < PAGE:
             return
-        until = int(rows[-1][1]["version"] or 0) - 1
+        until = int(rows[-1]["version"] or 0) - 1
 
 
 def _has_overlap(one: Summary, other: Summary) -> bool:
@@ -92,15 +88,10 @@ def build_summary(stream: str, version: int, facts: SummaryMade, content: Summar
         stream=stream,
         version=version,
         covers=facts.spans(stream),
-        messages=facts.messages,
         text=content.text or "",
-        tokens=facts.tokens,
-        tokenizer=facts.tokenizer,
-        method=facts.method,
-        trust=facts.trust,
         state=content.state,
-        usage=facts.usage,
         window=facts.window,
+        **{name: getattr(facts, name) for name in ("messages", "tokens", "tokenizer", "method", "trust", "usage")},
     )
 
 
@@ -110,10 +101,7 @@ def find_summary(env: Env, stream: str, summary: str) -> Summary:
         raise NotFound("Name a summary: what compact gave, or its id.")
     wanted = ulid_bytes(summary)
     for segment in thread_segments(stream, thread_state(env, stream)):
-        query = RowQuery(
-            table="summaries", stream=segment.stream, until=segment.at, limit=MAX_SUMMARIES, backwards=True
-        )
-        for _, row in env.journal.select(env.tenant, query):
+        for row in _iter_rows(env, segment.stream, 0, segment.at):
             if row["summary_id"] == wanted:
                 return load_summary(env, segment.stream, int(row["version"] or 0))
     raise NotFound(f"There is no summary {summary} in {stream}. Check its id.")
@@ -126,19 +114,13 @@ def list_flushed(env: Env, stream: str) -> list[tuple[str, str, MessageSpan]]:
     what they wrote is still there.
     """
     found: list[tuple[str, str, MessageSpan]] = []
-    until, floor = LATEST, thread_state(env, stream).floor
-    while True:
-        query = RowQuery(table="summaries", stream=stream, after=floor, until=until, limit=PAGE, backwards=True)
-        rows = [row for _, row in env.journal.select(env.tenant, query)]
-        for row in rows:
-            if row["flushed"] is not None:
-                spans = decoder(list[MessageSpan]).decode(str(row["shared"] or "[]"))
-                own = MessageSpan(stream, int(row["first"] or 0), int(row["last"] or 0))
-                id = ulid_text(row["summary_id"])  # type: ignore[arg-type]
-                found.append((str(row["flushed"]), id, own if own.last else spans[-1]))
-        if len(rows) < PAGE:
-            return found
-        until = int(rows[-1]["version"] or 0) - 1
+    for row in _iter_rows(env, stream, thread_state(env, stream).floor, LATEST):
+        if row["flushed"] is not None:
+            spans = decoder(list[MessageSpan]).decode(str(row["shared"] or "[]"))
+            own = MessageSpan(stream, int(row["first"] or 0), int(row["last"] or 0))
+            id = ulid_text(row["summary_id"])  # type: ignore[arg-type]
+            found.append((str(row["flushed"]), id, own if own.last else spans[-1]))
+    return found
 
 
 def delete_passages(env: Env, scope: str, compaction: str = "") -> list[Draft]:

@@ -43,7 +43,6 @@ _NEWEST: Final = 2**62
 
 def journal_storage(env: Env) -> Storage:
     """Return the journal store of one tenant, with its rules. To write holdfast's own keys, use `internal_storage`."""
-    assert env.transients is not None
     return Storage(
         store=JournalStore(env),
         clock=env.clock,

@@ -40,7 +40,7 @@ from holdfast.ports.capabilities import TEXT, require
 from holdfast.records.batches import RowQuery
 from holdfast.records.entries import Edge, EntryMatch, EntrySearchQuery, SearchResult, TraversalResult
 from holdfast.records.events.envelope import Event, StoredEvent
-from holdfast.records.events.sessions import MessageContent, SharedSegment
+from holdfast.records.events.sessions import MessageContent
 from holdfast.records.ids import check_id
 from holdfast.records.reports import EventQuery
 from holdfast.records.scope import Address, Scope
@@ -202,36 +202,16 @@ def check_query(query: object) -> str:
     return query[:MAX_QUERY_CHARS].encode("utf-8", "replace").decode()
 
 
-def search_thread(
-    env: Env,
-    stream: str,
-    query: str,
-    limit: int,
-    *,
-    counts: EventFilter = lambda event: True,
+def search_journal(
+    env: Env, stream: str | None, query: str, limit: int, *, counts: EventFilter = lambda event: True
 ) -> list[SearchResult]:
-    """Search the messages of one thread, shared ones included, best first. `counts` filters the messages."""
+    """Search the messages of one thread, shared ones included, best first. `counts` filters the messages.
+
+    Without a thread, search messages and entries of the whole tenant by their words.
+    """
     query = check_query(query)
     check_number("limit", limit, least=1, most=MAX_RESULTS)
-    threads = tuple(thread_segments(stream, thread_state(env, stream)))
-    return _search_journal(env, query, limit, threads=threads, counts=counts)
-
-
-def search_tenant(env: Env, query: str, limit: int) -> list[SearchResult]:
-    """Search messages and entries of the whole tenant by their words."""
-    query = check_query(query)
-    check_number("limit", limit, least=1, most=MAX_RESULTS)
-    return _search_journal(env, query, limit)
-
-
-def _search_journal(
-    env: Env,
-    query: str,
-    limit: int,
-    *,
-    threads: tuple[SharedSegment, ...] = (),
-    counts: EventFilter = lambda event: True,
-) -> list[SearchResult]:
+    threads = () if stream is None else tuple(thread_segments(stream, thread_state(env, stream)))
     words = query_terms(query)
     if not words:
         return []
@@ -260,8 +240,6 @@ def _search_journal(
 
 def _drop_overlaid(env: Env, search: TextSearch, hits: Sequence[Hit]) -> list[Hit]:
     """Drop entries hidden by a transient one: a reader would get another value."""
-    if env.transients is None:
-        return list(hits)
     streams = {hit.event.stream for hit in hits if hit.event.type == STATE_WRITTEN}
     lists = {stream: env.transients.live_entries((env.tenant, stream), search.now) for stream in streams}
     over = {(stream, key) for stream, entries in lists.items() for key, _ in entries}

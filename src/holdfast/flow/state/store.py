@@ -109,7 +109,7 @@ def to_entry(scope: str, key: str, entry: StoredEntry) -> Entry:
 
 
 def list_keys(
-    storage: Storage, scope: Address, prefix: str, after: str | None, limit: int | None, tier: str | None
+    storage: Storage, scope: Address, prefix: str, after: str | None, limit: int | None, tier: str | None = None
 ) -> list[str]:
     """List keys in order, after one of them: the next page begins after the last key of this one."""
     return [key for key, _ in list_stored(storage, scope, prefix, after, limit, tier)]
@@ -214,19 +214,18 @@ class TransientEntries:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: dict[TransientScope, dict[str, StoredEntry]] = {}
+        self.kept: dict[TransientScope, dict[str, StoredEntry]] = {}
         self._counts: Counter[str] = Counter()
         self._lock = ForkLock()
 
     def at(self, place: TransientScope, key: str) -> StoredEntry | None:
         """Return the entry that overlays a key, expired or not."""
-        kept = self._kept.get(place)
+        kept = self.kept.get(place)
         return None if kept is None else kept.get(key)
 
     def get(self, place: TransientScope, key: str, now: int) -> StoredEntry | None:
         """Return the entry that overlays a key, if it has not expired."""
-        entry = self.at(place, key)
-        return entry if entry is not None and entry.is_live(now) else None
+        return live_or_none(self.at(place, key), now)
 
     def put(self, place: TransientScope, key: str, entry: StoredEntry, before: StoredEntry | None) -> bool:
         """Overlay a key with an entry in place of `before`; return False if another entry is there now."""
@@ -236,12 +235,12 @@ class TransientEntries:
             if before is None:
                 self._make_room(place[0], entry.written_at)
                 self._counts[place[0]] += 1
-            self._kept.setdefault(place, {})[key] = entry
+            self.kept.setdefault(place, {})[key] = entry
             return True
 
     def _make_room(self, tenant: str, now: int) -> None:
         if self._counts[tenant] >= self._most:
-            theirs = [(place, kept) for place, kept in self._kept.items() if place[0] == tenant]
+            theirs = [(place, kept) for place, kept in self.kept.items() if place[0] == tenant]
             over = [(place, key) for place, kept in theirs for key in kept if not kept[key].is_live(now)]
             for place, key in over:
                 self._remove(place, key)
@@ -257,10 +256,10 @@ class TransientEntries:
             return self.at(place, key) is not None and self._remove(place, key)
 
     def _remove(self, place: TransientScope, key: str) -> bool:
-        kept = self._kept[place]
+        kept = self.kept[place]
         del kept[key]
         if not kept:
-            del self._kept[place]
+            del self.kept[place]
         self._reduce_count(place[0], 1)
         return True
 
@@ -272,7 +271,7 @@ class TransientEntries:
     def clear(self, place: TransientScope) -> int:
         """Remove all entries of a scope and return their number."""
         with self._lock.lock:
-            gone = len(self._kept.pop(place, {}))
+            gone = len(self.kept.pop(place, {}))
             self._reduce_count(place[0], gone)
             return gone
 
@@ -280,13 +279,13 @@ class TransientEntries:
         """Remove all entries of a scope and of the scopes below it."""
         tenant, scope = place
         with self._lock.lock:
-            for kept in [one for one in self._kept if one[0] == tenant and f"{one[1]}/".startswith(f"{scope}/")]:
-                self._reduce_count(tenant, len(self._kept.pop(kept)))
+            for kept in [one for one in self.kept if one[0] == tenant and f"{one[1]}/".startswith(f"{scope}/")]:
+                self._reduce_count(tenant, len(self.kept.pop(kept)))
 
     def live_entries(self, place: TransientScope, now: int) -> Iterator[tuple[str, StoredEntry]]:
         """Iterate over the live entries that overlay a scope."""
         with self._lock.lock:
-            kept = list(self._kept.get(place, {}).items())
+            kept = list(self.kept.get(place, {}).items())
         return ((key, entry) for key, entry in kept if entry.is_live(now))
 
 

@@ -66,7 +66,6 @@ def _best_admitted(
         # A search must not fail because of the cleanup; the next one does it.
         with suppress(Unavailable, OutcomeUnknown):
             require(env.journal, VECTORS).drop_vectors(env.tenant, stale)
-        assert env.vectors is not None
         env.vectors.clear()
     return dict(found[: search.limit])
 
@@ -78,7 +77,6 @@ def _is_stale(hit: Hit) -> bool:
 
 def _load_vectors(env: Env, stream: str, embedder: Embedder) -> VectorBlocks:
     """Return every vector of a stream: cached ones, and those added since."""
-    assert env.vectors is not None
     place = (env.tenant, stream, embedder.name)
     blocks: VectorBlocks = env.vectors.get(place) or ()
     more = require(env.journal, VECTORS).vectors(

@@ -28,10 +28,15 @@ WRITE_TRIES = 1_000
 """Attempts to write. Each failure means that another writer succeeded; after the last one, Conflict is raised."""
 
 
+_KEPT_OPTIONS = ("tier", "lifetime", "content_kind", "salience")
+
+
 class EntryWrite(msgspec.Struct, frozen=True, kw_only=True):
     """A write as requested by a caller."""
 
     value: Any
+    schema: str | None = None
+    """The schema of the value's type, filled in when the value becomes plain data."""
     options: rules.EntryOptions = rules.EntryOptions()
     expected: int | None = None
     reducer: str = "overwrite"
@@ -48,25 +53,24 @@ def write_entry(storage: Storage, scope: Address, key: str, wanted: EntryWrite) 
     rules.check_options(wanted.options, where)
     rules.check_expected(wanted.expected)
     reducer = rules.check_choice("reducer", wanted.reducer)
-    value = to_plain(wanted.value)
-    given = encode(value, storage.settings.nesting)
+    wanted = replace(wanted, value=to_plain(wanted.value), schema=schema_of(wanted.value))
+    given = encode(wanted.value, storage.settings.nesting)
     if wanted.once is None:
-        return _write(storage, where.text, key, value, wanted)
+        return _write(storage, where.text, key, wanted)
     require_capability(storage, "keys", "idempotency keys (key=)")
     earlier = partial(earlier_version, storage, where.text, key, wanted.once, given, reducer)
-    return _run_once(earlier, partial(_write, storage, where.text, key, value, wanted))
+    return _run_once(earlier, partial(_write, storage, where.text, key, wanted))
 
 
-def _write(storage: Storage, scope: str, key: str, value: Any, wanted: EntryWrite) -> int:
-    schema = schema_of(wanted.value)
+def _write(storage: Storage, scope: str, key: str, wanted: EntryWrite) -> int:
     if wanted.options.lifetime == "transient":
-        return _write_transient(storage, scope, key, value, wanted, schema)
+        return _write_transient(storage, scope, key, wanted)
     if wanted.reducer == "overwrite" and wanted.expected is None and wanted.effect is None:
-        entry = build_entry(storage, key, value, wanted.options, schema)
+        entry = build_entry(storage, key, wanted.value, wanted.options, wanted.schema)
         version = storage.store.put(scope, key, entry, None, wanted.once)
         assert version is not None, "a write that expects nothing is never refused"
     else:
-        version = _compare_and_write(storage, scope, key, value, wanted, schema)
+        version = _compare_and_write(storage, scope, key, wanted)
     # A durable write must not stay hidden behind a transient value.
     storage.transients.drop(storage.place(scope), key)
     return version
@@ -94,7 +98,7 @@ def earlier_version(storage: Storage, scope: str, key: str, once: str, given: by
     return cast(KeyedStore, storage.store).version_by_key(scope, key, once, given, reducer)
 
 
-def _write_transient(storage: Storage, scope: str, key: str, value: Any, wanted: EntryWrite, schema: str | None) -> int:
+def _write_transient(storage: Storage, scope: str, key: str, wanted: EntryWrite) -> int:
     if wanted.once is not None:
         raise InvalidValue("A transient entry is not journaled, so it takes no key=.")
     for _ in range(WRITE_TRIES):
@@ -106,15 +110,13 @@ def _write_transient(storage: Storage, scope: str, key: str, value: Any, wanted:
             known = known or stored
         # It carries the version of the entry it overlays, so a durable write can expect the value that was seen.
         version = 0 if known is None else known.version
-        entry = replace(_reduce_entry(storage, key, known, value, wanted, schema), version=version)
+        entry = replace(_reduce_entry(storage, key, known, wanted), version=version)
         if storage.transients.put(storage.place(scope), key, entry, over):
             return version
     raise _contention_error(scope, key)
 
 
-def _compare_and_write(
-    storage: Storage, scope: str, key: str, value: Any, wanted: EntryWrite, schema: str | None
-) -> int:
+def _compare_and_write(storage: Storage, scope: str, key: str, wanted: EntryWrite) -> int:
     """Read, decide, and write if nothing changed meanwhile; retry if it did."""
     for _ in range(WRITE_TRIES):
         stored = storage.store.get(scope, key)
@@ -122,9 +124,9 @@ def _compare_and_write(
         if wanted.effect is not None and known is not None and wanted.effect in known.applied:
             return known.version
         _check_version(scope, key, known, wanted.expected)
-        entry = _reduce_entry(storage, key, known, value, wanted, schema)
+        entry = _reduce_entry(storage, key, known, wanted)
         if wanted.once is not None and wanted.reducer != "overwrite":
-            entry = replace(entry, reducer=wanted.reducer, given=encode(value))
+            entry = replace(entry, reducer=wanted.reducer, given=encode(wanted.value))
         if wanted.effect is not None:
             before = () if known is None else known.applied
             entry = replace(entry, applied=(*before, wanted.effect)[-rules.MAX_APPLIED_EFFECTS :])
@@ -134,12 +136,11 @@ def _compare_and_write(
     raise _contention_error(scope, key)
 
 
-def _reduce_entry(
-    storage: Storage, key: str, known: StoredEntry | None, value: Any, wanted: EntryWrite, schema: str | None
-) -> StoredEntry:
+def _reduce_entry(storage: Storage, key: str, known: StoredEntry | None, wanted: EntryWrite) -> StoredEntry:
     """Combine the known entry and a value. A reducer keeps the known options wherever the caller gives none."""
-    value = rules.apply_reducer(wanted.reducer, key, rules.MISSING if known is None else decode(known.value), value)
-    entry = build_entry(storage, key, value, wanted.options, schema)
+    stored = rules.MISSING if known is None else decode(known.value)
+    value = rules.apply_reducer(wanted.reducer, key, stored, wanted.value)
+    entry = build_entry(storage, key, value, wanted.options, wanted.schema)
     if wanted.reducer == "overwrite":
         return entry
     before = StoredEntry(value=b"") if known is None else known
@@ -149,10 +150,7 @@ def _reduce_entry(
         entry,
         schema=schema or before.schema,
         expires_at=before.expires_at if wanted.options.ttl is None else entry.expires_at,
-        tier=before.tier if entry.tier is None else entry.tier,
-        lifetime=before.lifetime if entry.lifetime is None else entry.lifetime,
-        content_kind=before.content_kind if entry.content_kind is None else entry.content_kind,
-        salience=before.salience if entry.salience is None else entry.salience,
+        **{name: getattr(before, name) for name in _KEPT_OPTIONS if getattr(entry, name) is None},
     )
 
 

@@ -15,19 +15,15 @@ from msgspec.structs import replace
 
 from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.journal.fold import fold_facts
-from holdfast.core.sessions.message_events import append_messages, begin_generation, is_reset
 from holdfast.core.sessions.tokens import framing_of
-from holdfast.errors import Conflict, Refused
-from holdfast.flow.frames.read import load_current_state
-from holdfast.flow.journal import artifacts
+from holdfast.errors import Conflict
 from holdfast.flow.journal.append import ChangeResult, States, decide_and_append
 from holdfast.flow.sessions import append
-from holdfast.flow.sessions.append import AppendBatch, MessagePreparer
+from holdfast.flow.sessions.append import MessagePreparer
 from holdfast.flow.sessions.read import session_stream
 from holdfast.ports import Env
 from holdfast.records.batches import Artifact
-from holdfast.records.events.envelope import Draft, Event
-from holdfast.records.events.sessions import MessageAppended
+from holdfast.records.events.envelope import Draft
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Message
@@ -49,8 +45,8 @@ class MessageBatch(msgspec.Struct, frozen=True):
 
     versions: tuple[int, ...]
     ids: tuple[str, ...]
-    calls: tuple[tuple[str, ...], ...]
-    """Holdfast's ids of the tool calls in each message."""
+    facts: tuple[Any, ...]
+    """A `MessageAppended` for each message."""
     thread: ThreadState
 
 
@@ -66,6 +62,11 @@ class DraftBuilder(msgspec.Struct):
         for draft in drafts:
             self.drafts.append(draft)
             self.state = fold_facts(self.state, draft.type, draft.facts, self.state.version + 1, self.now)
+
+
+def add_facts(draft: Draft, **facts: Any) -> Draft:
+    """Return a draft with more facts than its rule knows."""
+    return replace(draft, facts=replace(draft.facts, **facts))
 
 
 Decide = Callable[[StreamState, MessageBatch], Sequence[Draft]]
@@ -87,33 +88,29 @@ def append_to_turn(
     decide: Decide,
     *,
     key: str | None = None,
-    same: Callable[[list[Event]], bool] | None = None,
     release: int | None = None,
     call: str | None = None,
     placed: Sequence[Artifact] = (),
 ) -> tuple[list[Message], ChangeResult]:
     """Append messages and the turn's events in one append; return the messages as stored.
 
-    `release` also gives back the lease of that epoch if the turn ends. No messages are returned if the key had been
-    used for this before.
+    `release` also gives back the lease of that epoch if the turn ends. A key that was used before returns no messages.
     """
-    prepared = _prepare_messages(env, place, messages, call, placed)
+    tokenizer, info = append.thread_tokenizer(env, place.thread)
+    preparer = MessagePreparer(env, tokenizer, framing_of(info.provider, info.name), place.frame, call)
+    prepared = preparer.prepare(messages)
     ids = tuple(ulid_text(env.ids.ulid()) for _ in messages)
-    written: list[tuple[MessageBatch, list[MessageAppended]]] = []
+    written: list[MessageBatch] = []
 
     def run(states: States) -> dict[str, list[Draft]]:
         if messages and place.started and is_conversation_over(states[place.thread].thread, place.started):
             raise ConversationOver(f"{place.thread} has ended, or was rewound, since this turn began in it.")
-        before, said, anew = _draft_messages(env, place.thread, states[place.thread], prepared, ids)
-        appended: list[Any] = [draft.facts for draft in said]
+        before, said, anew = append.draft_messages(env, place.thread, states[place.thread], prepared.entries)
+        said = [replace(draft, id=id) for draft, id in zip(said, ids, strict=True)]
         first = states[place.thread].version + len(before) + 1
-        speech = MessageBatch(
-            versions=tuple(range(first, first + len(said))),
-            ids=ids,
-            calls=tuple(tuple(id for id, _ in facts.calls) for facts in appended),
-            thread=states[place.thread].thread or ThreadState(),
-        )
-        written[:] = [(speech, appended)]
+        versions, facts = tuple(range(first, first + len(said))), tuple(draft.facts for draft in said)
+        speech = MessageBatch(versions, ids, facts, states[place.thread].thread or ThreadState())
+        written[:] = [speech]
         own = add_clock_events(states[place.actor], decide(states[place.actor], speech), env.clock.now_ms())
         popped: list[Any] = [draft.facts for draft in own if draft.type == "frame.popped"]
         if release is not None and any(facts.frame == place.frame for facts in popped):
@@ -126,87 +123,27 @@ def append_to_turn(
         thread = states[place.thread].thread
         return (session_stream(place.thread),) if messages and thread is not None and thread.ended else ()
 
-    changed = _append_change(env, place, run, prepared, key, same, needs, release)
-    if any(name == "frame.popped" and ended.frame == place.frame for name, ended in changed.facts):
+    here = (env.tenant, place.actor)
+    # Another thread must not use a lease that is being released.
+    lock = nullcontext() if release is None else env.leases.lock(*here)
+    streams, bodies = (place.actor, place.thread), (*prepared.artifacts, *placed)
+    with env.observers.defer(), lock:
+        changed = decide_and_append(
+            env, streams, run, key=key, same=lambda _: True, needs=needs, artifacts=bodies, tries=append.APPEND_TRIES
+        )
+        if release is not None and any(name == "lease.released" for name, _ in changed.facts):
+            env.leases.remove_user(*here, release)
+    ended = [facts.frame for name, facts in changed.facts if name == "frame.popped"]
+    if env.transients.kept and place.frame in ended:
         _clear_transients(env, place)
-    if changed.repeated or not written:
+    if changed.repeated or not messages:
         return [], changed
-    speech, facts = written[0]
-    first = speech.versions[0] if speech.versions else 0
+    facts, first = written[0].facts, written[0].versions[0]
     return append.build_stored_messages(place.thread, prepared, facts, ids, first, changed.at), changed
 
 
 def _clear_transients(env: Env, place: TurnPlace) -> None:
     """Remove the transient entries of an ended turn: its thread's, and its session's after the last turn there."""
-    if env.transients is None:
-        return
     env.transients.clear_below((env.tenant, place.thread))
     if not env.leases.holds_below(env.tenant, place.actor.rpartition("/")[0], but=place.actor):
         env.transients.clear((env.tenant, session_stream(place.thread)))
-
-
-def _append_change(
-    env: Env,
-    place: TurnPlace,
-    run: Callable[[States], dict[str, list[Draft]]],
-    prepared: AppendBatch,
-    key: str | None,
-    same: Callable[[list[Event]], bool] | None,
-    needs: Callable[[States], Sequence[str]],
-    release: int | None,
-) -> ChangeResult:
-    here = (env.tenant, place.actor)
-    # Another thread must not use a lease that is being released.
-    lock = nullcontext() if release is None else env.leases.lock(*here)
-    with env.observers.defer(), lock:
-        try:
-            changed = decide_and_append(
-                env,
-                (place.actor, place.thread),
-                run,
-                key=key,
-                same=same,
-                needs=needs,
-                artifacts=prepared.artifacts,
-                tries=append.APPEND_TRIES,
-            )
-        except (Refused, Conflict):
-            artifacts.withdraw_artifacts(env, prepared.artifacts)
-            raise
-        if changed.repeated:
-            artifacts.withdraw_artifacts(env, prepared.artifacts)
-        elif release is not None and any(name == "lease.released" for name, _ in changed.facts):
-            env.leases.remove_user(*here, release)
-    return changed
-
-
-def _prepare_messages(
-    env: Env, place: TurnPlace, messages: Sequence[Message], call: str | None, placed: Sequence[Artifact]
-) -> AppendBatch:
-    if not messages:
-        return AppendBatch(messages=(), entries=(), artifacts=tuple(placed))
-    tokenizer, info = append.thread_tokenizer(env, place.thread)
-    prepared = MessagePreparer(env, tokenizer, framing_of(info.provider, info.name)).prepare(messages)
-    entries = tuple(
-        replace(
-            entry,
-            facts=replace(entry.facts, frame=place.frame, call=call if entry.facts.role == "assistant" else None),
-        )
-        if place.frame
-        else entry
-        for entry in prepared.entries
-    )
-    return replace(prepared, entries=entries, artifacts=(*prepared.artifacts, *placed))
-
-
-def _draft_messages(
-    env: Env, stream: str, state: StreamState, prepared: AppendBatch, ids: Sequence[str]
-) -> tuple[list[Draft], list[Draft], list[Draft]]:
-    """Return the drafts before the messages in their thread, the messages, and the drafts for their session."""
-    if not prepared.entries:
-        return [], [], []
-    over = is_reset(state, stream)
-    thread = state.thread or ThreadState()
-    before, anew = begin_generation(thread, load_current_state(env, session_stream(stream))) if over else ([], [])
-    said = append_messages(thread, state.version + len(before), prepared.entries)
-    return before, [replace(draft, id=id) for draft, id in zip(said, ids, strict=True)], anew

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast.core.frames import budgets, calls, evidence, lifecycle
 from holdfast.core.frames import questions as rules
 from holdfast.core.frames.next_step import pending_questions
-from holdfast.core.frames.stack import children, has_live_children, live_frame, walk_leaf_first
+from holdfast.core.frames.stack import has_live_children, live_frame, walk_leaf_first
 from holdfast.core.values import exception_text
 from holdfast.core.wire.read import read_input
 from holdfast.core.wire.tools import describe_call, describe_misfit
@@ -32,7 +32,14 @@ from holdfast.flow.journal.append import redact_as_configured
 from holdfast.flow.packs import briefs
 from holdfast.flow.sessions.append import add_cost
 from holdfast.flow.sessions.read import thread_state
-from holdfast.flow.turns.append import ConversationOver, DraftBuilder, MessageBatch, TurnPlace, append_to_turn
+from holdfast.flow.turns.append import (
+    ConversationOver,
+    DraftBuilder,
+    MessageBatch,
+    TurnPlace,
+    add_facts,
+    append_to_turn,
+)
 from holdfast.flow.turns.turns import REPLY, TurnEnd, find_call_message, find_frame_turn, find_stop_request
 from holdfast.ports import Env
 from holdfast.records.events.calls import CallContent, ModelResponded, ToolRequested, ToolReturned
@@ -79,11 +86,6 @@ class TurnModelCall(TurnCall, eq=False):
     model: str
     digest: str | None = None
     repeated: bool = False
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of its pack."""
-        return self.packed.token_summary.used
 
     def __repr__(self) -> str:
         return f"CallModel({self.model!r}, call={self.call!r})"
@@ -214,7 +216,7 @@ def end_turn_model_call(
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         nonlocal total
-        check_live(env, state, turn.frame)
+        frame = check_live(env, state, turn.frame)
         growing = DraftBuilder(state, env.clock.now_ms())
         facts = ModelResponded(
             call=call,
@@ -225,17 +227,16 @@ def end_turn_model_call(
             message=speech.versions[0],
             doubtful=doubtful,
         )
-        ended = calls.end_call(state, facts)
-        news_since = state.version > live_frame(state, turn.frame).calls[call].version
-        growing.add(ended)
-        frame = live_frame(growing.state, turn.frame)
+        growing.add(calls.end_call(state, facts))
+        news_since = state.version > frame.calls[call].version
+        frame = growing.state.frames[turn.frame]
         total = frame.usage
         # A message arrived after the model's pack was built: the model has not answered it yet.
         unseen = speech.thread.newest > speech.thread.packed
-        ends = may_end and not speech.calls[0] and not unseen and not _has_open_work(growing.state, frame)
+        ends = may_end and not speech.facts[0].calls and not unseen and not _has_open_work(growing.state, frame)
         # A stop accepted before the reply was stored is honoured: the turn is stopped, and the reply is kept.
         if ends and not (news_since and find_stop_request(env, turn) is not None):
-            growing.add(_draft_turn_end(turn, growing.state, speech.ids[0]))
+            _end_turn(growing, turn, speech.ids[0])
         return growing.drafts
 
     messages, changed = append_to_turn(env, turn, [said], decide, release=release, call=call)
@@ -248,12 +249,10 @@ def _has_open_work(state: StreamState, frame: FrameState) -> bool:
     return bool(frame.calls) or frame.question is not None or has_live_children(state.frames, frame)
 
 
-def _draft_turn_end(turn: TurnPlace, state: StreamState, reply: str) -> list[Draft]:
-    named = evidence.add_result(state, turn.frame, REPLY, reply, None)
-    after = DraftBuilder(state, 0)
-    after.add(named)
-    popped = lifecycle.pop({turn.actor: after.state}, turn.actor, turn.frame, "completed", OutcomeContent())
-    return [*named, *popped[turn.actor]]
+def _end_turn(growing: DraftBuilder, turn: TurnPlace, reply: str) -> None:
+    growing.add(evidence.add_result(growing.state, turn.frame, REPLY, reply, None))
+    states = {turn.actor: growing.state}
+    growing.add(lifecycle.pop(states, turn.actor, turn.frame, "completed", OutcomeContent())[turn.actor])
 
 
 def finish_turn(env: Env, turn: TurnPlace, reply: Message, *, release: int | None = None) -> bool:
@@ -261,8 +260,10 @@ def finish_turn(env: Env, turn: TurnPlace, reply: Message, *, release: int | Non
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         check_live(env, state, turn.frame)
-        answered = speech.thread.newest == reply.version and find_stop_request(env, turn) is None
-        return _draft_turn_end(turn, state, reply.id) if answered else []
+        growing = DraftBuilder(state, env.clock.now_ms())
+        if speech.thread.newest == reply.version and find_stop_request(env, turn) is None:
+            _end_turn(growing, turn, reply.id)
+        return growing.drafts
 
     return any(name == "frame.popped" for name, _ in append_to_turn(env, turn, (), decide, release=release)[1].facts)
 
@@ -314,12 +315,11 @@ def draft_tool_frame(
         one.request.id,
         parent=(turn.actor, turn.frame),
         tokens=one.tokens if one.tokens is not None else None if unlimited else 0,
-        limits=None,
         default=FrameLimits(),
         content=goal,
         now=env.clock.now_ms(),
     )[turn.actor]
-    return [replace(draft, facts=replace(draft.facts, tool_call=True))]
+    return [add_facts(draft, tool_call=True)]
 
 
 def end_turn_tool_call(
@@ -344,34 +344,22 @@ def end_turn_tool_call(
         interrupted=came.interrupted,
     )
     message = Message(role="tool", tool_results=(answer,), policy=came.policy)
-    placed = [artifacts.prepare_artifact(env, body) for body in files]
-    names = tuple(dict.fromkeys(one.name.hex() for one in placed))
+    bodies = [artifacts.prepare_artifact(env, body) for body in files]
+    names = tuple(dict.fromkeys(one.name.hex() for one in bodies))
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         check_live(env, state, turn.frame)
-        growing = DraftBuilder(state, env.clock.now_ms())
         if not answered:
             _check_answerable(state, request.id)
-        if request.id in live_frame(state, turn.frame).calls:
-            facts = ToolReturned(
-                call=request.id,
-                frame=turn.frame,
-                failed=came.failed,
-                interrupted=came.interrupted,
-                stream=turn.thread,
-                message=speech.versions[0],
-                artifacts=names,
-            )
-            growing.add(calls.end_call(state, facts))
-        growing.add(_draft_child_end(turn, growing.state, request.id, came))
-        return growing.drafts
+        placed = {"stream": turn.thread, "message": speech.versions[0], "artifacts": names}
+        return _draft_tool_end(env, turn, state, request.id, came, **placed)
 
     now = load_current_state(env, turn.actor)
     if not answered:
         _check_answerable(now, request.id)
     cancel_outside_children(env, now, request.id)
     try:
-        said = append_to_turn(env, turn, [message], decide, placed=placed)[0][0]
+        said = append_to_turn(env, turn, [message], decide, placed=bodies)[0][0]
         problem = "interrupted" if came.interrupted else "tool_failed" if came.failed else None
         telemetry.end_span(env, request.id, error=problem)
         return said  # noqa: TRY300  # The handler below covers another outcome.
@@ -383,17 +371,8 @@ def end_turn_tool_call(
 
 def drop_tool_call(env: Env, turn: TurnPlace, call: str, came: ToolCallReturn) -> None:
     """End the intent and the frame of a call that no longer waits for a result; append no message."""
-
-    def decide(state: StreamState) -> list[Draft]:
-        growing = DraftBuilder(state, env.clock.now_ms())
-        if call in live_frame(state, turn.frame).calls:
-            facts = ToolReturned(call=call, frame=turn.frame, failed=came.failed, interrupted=came.interrupted)
-            growing.add(calls.end_call(state, facts))
-        growing.add(_draft_child_end(turn, growing.state, call, came))
-        return growing.drafts
-
     cancel_outside_children(env, load_current_state(env, turn.actor), call)
-    change_frame(env, turn.frame, decide)
+    change_frame(env, turn.frame, lambda state: _draft_tool_end(env, turn, state, call, came))
 
 
 def _check_answerable(state: StreamState, call: str) -> None:
@@ -408,14 +387,21 @@ def _check_answerable(state: StreamState, call: str) -> None:
         )
 
 
-def _draft_child_end(turn: TurnPlace, state: StreamState, call: str, came: ToolCallReturn) -> list[Draft]:
-    """Return the drafts that end a call's frame, with everything unfinished below it."""
-    frame = state.frames.get(call)
-    if frame is None:
-        return []
-    status = "failed" if came.failed or _has_open_work(state, frame) else "completed"
-    content = OutcomeContent(error="failed") if status == "failed" else OutcomeContent()
-    return list(lifecycle.pop({turn.actor: state}, turn.actor, call, status, content)[turn.actor])
+def _draft_tool_end(
+    env: Env, turn: TurnPlace, state: StreamState, call: str, came: ToolCallReturn, **placed: Any
+) -> list[Draft]:
+    """Return the drafts that end a call's intent, and its frame with everything unfinished below it."""
+    growing = DraftBuilder(state, env.clock.now_ms())
+    if call in live_frame(state, turn.frame).calls:
+        failed, interrupted = came.failed, came.interrupted
+        facts = ToolReturned(call=call, frame=turn.frame, failed=failed, interrupted=interrupted, **placed)
+        growing.add(calls.end_call(state, facts))
+    frame = growing.state.frames.get(call)
+    if frame is not None:
+        status = "failed" if came.failed or _has_open_work(growing.state, frame) else "completed"
+        content = OutcomeContent(error="failed") if status == "failed" else OutcomeContent()
+        growing.add(lifecycle.pop({turn.actor: growing.state}, turn.actor, call, status, content)[turn.actor])
+    return growing.drafts
 
 
 def cancel_outside_children(env: Env, state: StreamState, frame: str) -> None:
@@ -452,7 +438,8 @@ def ask_about_call(
         elif frame.question is not None and rules.is_resumable(frame.question, now):
             growing.add(rules.resume(state, frame.id, now=now))
         facts = Suspended(frame=one.request.id, question=question, kind=kind, prior="active", call=call)
-        below = [ulid_text(env.ids.ulid()) for _ in _find_unsuspended(growing.state, one.request.id)]
+        under = walk_leaf_first(growing.state.frames, one.request.id)
+        below = [ulid_text(env.ids.ulid()) for frame in under if frame.question is None]
         growing.add(
             rules.suspend(growing.state, facts, content, subtree=True, release=True, below=below, leave_away=True)
         )
@@ -461,15 +448,6 @@ def ask_about_call(
     change_frame(env, turn.frame, decide)
     env.states.frame_streams.put((env.tenant, one.request.id), turn.actor)
     return question
-
-
-def _find_unsuspended(state: StreamState, frame: str) -> list[str]:
-    found = []
-    for child in children(state.frames, frame):
-        found += _find_unsuspended(state, child.id)
-        if child.question is None:
-            found.append(child.id)
-    return found
 
 
 # Parameters of a tool whose code is not available here

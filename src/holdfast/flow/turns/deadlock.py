@@ -10,7 +10,6 @@ Waits are not journaled, so cycles between processes are not detected; there `wa
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,7 +23,7 @@ from holdfast.system import renew_in_child
 
 
 class ConversationNode(msgspec.Struct, frozen=True):
-    """A conversation: its journal, tenant and thread."""
+    """A conversation: the secret of its journal, its tenant and its thread. The same for all clients here."""
 
     journal: bytes
     tenant: str
@@ -108,17 +107,6 @@ class WaitGraph:
         self._mutex = threading.Lock()
         self._at_work: dict[object, dict[TurnWork, None]] = {}
         self._waiting: dict[TurnWait, None] = {}
-        self._names: weakref.WeakKeyDictionary[object, bytes] = weakref.WeakKeyDictionary()
-
-    def node(self, env: Env, thread: str) -> ConversationNode:
-        """Return a conversation's node, the same for all clients here."""
-        with self._mutex:
-            name = self._names.get(env.queues)
-        if name is None:
-            name = env.journal.secret
-            with self._mutex:
-                self._names[env.queues] = name
-        return ConversationNode(name, env.tenant, thread)
 
     def caller_turns(self, who: Caller) -> tuple[TurnWork, ...]:
         """Return the turns whose blocks the caller is in: they wait for work that it starts and waits for."""

@@ -37,9 +37,15 @@ from holdfast.flow.turns.calls import (
     add_edit_note,
     error_text,
 )
-from holdfast.flow.turns.limits import ModelLimits, check_bounds, describe_limit
-from holdfast.flow.turns.model_calls import ModelCallContext, TurnModelCalls, has_unanswered_message
-from holdfast.flow.turns.open import Ticket, TurnOpener, TurnTerms
+from holdfast.flow.turns.model_calls import (
+    ModelCallContext,
+    ModelLimits,
+    TurnModelCalls,
+    check_bounds,
+    describe_limit,
+    has_unanswered_message,
+)
+from holdfast.flow.turns.open import Ticket, TurnOpener
 from holdfast.flow.turns.tool_calls import (
     CHECK_FIRST,
     INTERRUPTED_RETURN,
@@ -48,7 +54,7 @@ from holdfast.flow.turns.tool_calls import (
     ToolRules,
     build_tool_question,
 )
-from holdfast.flow.turns.turns import KnownTail, TurnEnd, TurnView
+from holdfast.flow.turns.turns import KnownTail, TurnEnd, TurnTerms, TurnView
 from holdfast.ports import Env
 from holdfast.records.frames import LIVE_STATUSES
 from holdfast.records.messages import Message
@@ -298,8 +304,8 @@ class TurnEngine:
 
     def _begin_model(self, view: TurnView, context: ModelCallContext | None) -> TurnModelCall:
         """Begin the next model call with its context, or repeat a call that was begun before."""
-        if self._models.cost is not None:
-            self._models.cost.check()
+        if self._limits.cost is not None:
+            self._models.check_cost()
         sent = view.step.call
         if sent is not None:  # An earlier process may have sent it: the same call, with the pack that was shown then.
             call = TurnModelCall(sent.id, rebuild.pack_at(self.env, sent.id, None), sent.name or "", repeated=True)
@@ -322,7 +328,8 @@ class TurnEngine:
             message = calls.read_response(response, finish)
             self.check_claimed()
             env, place = self.env, self.place
-            used = model_calls.reply_usage(env, place.thread, call.tokens, message, usage)
+            shown = call.packed.token_summary.used
+            used = model_calls.reply_usage(env, place.thread, shown, message, usage)
             unfit = self.find_problem is not None and not message.tool_calls and self.find_problem(message) is not None
             try:
                 said, self.used = calls.end_turn_model_call(
@@ -332,7 +339,7 @@ class TurnEngine:
                     message,
                     model=call.model or call.packed.model,
                     usage=used,
-                    doubtful=Usage.estimate(call.tokens) if call.repeated else None,
+                    doubtful=Usage.estimate(shown) if call.repeated else None,
                     may_end=not unfit,
                     release=self._epoch,
                 )
@@ -495,4 +502,4 @@ class TurnEngine:
         Usage by an earlier process that made the same call is counted where that call is given up.
         """
         shown = [call for call in self._open.values() if isinstance(call, TurnModelCall) and not call.answered]
-        return Usage.estimate(sum(call.tokens for call in shown))
+        return Usage.estimate(sum(call.packed.token_summary.used for call in shown))

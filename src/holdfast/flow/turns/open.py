@@ -31,15 +31,21 @@ from holdfast.core.numbers import is_number
 from holdfast.errors import ActorBusy, Conflict, Draining, FrameEnded, InvalidValue, Refused
 from holdfast.flow.compaction import rules
 from holdfast.flow.frames import takeover
-from holdfast.flow.frames.budgets import default_limits
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.sessions import sessions
-from holdfast.flow.turns import limits, stop, turns
+from holdfast.flow.turns import model_calls, stop, turns
 from holdfast.flow.turns.append import TurnPlace
-from holdfast.flow.turns.deadlock import Caller, TurnWait, TurnWork, current_caller, enter_work, wait_graph
-from holdfast.flow.turns.turns import TurnAdmission, TurnRequest
+from holdfast.flow.turns.deadlock import (
+    Caller,
+    ConversationNode,
+    TurnWait,
+    TurnWork,
+    current_caller,
+    enter_work,
+    wait_graph,
+)
+from holdfast.flow.turns.turns import TurnTerms
 from holdfast.ports import Env
-from holdfast.records.frames import Limits
 from holdfast.records.messages import Message
 from holdfast.records.recovery import StopCode
 from holdfast.records.scope import Scope
@@ -91,6 +97,8 @@ class TurnOpener:
 
     def wait_steps(self) -> Generator[OpeningWait, None, None]:
         """Yield waits until the turn is ours or has ended. If abandoned, nothing is left behind."""
+        if self._terms.limits is not None:
+            check_limits(self._terms.limits)
         if self._terms.wait is not None:
             self._until = self._env.clock.monotonic() + self._terms.wait
         self.caller = self.caller or current_caller(self._env)
@@ -136,28 +144,16 @@ class TurnOpener:
 
     def _is_over(self) -> bool:
         """Return True if the turn of the key, or the joined one, has ended."""
+        if self.found is None and self._terms.key is not None:
+            self.found = turns.find_turn_by_key(self._env, self.place, self._terms)
         found = self.found
-        if found is None and self._terms.key is not None:
-            known = turns.find_turn_by_key(self._env, self.place, self._build_request())
-            found = self.found = None if known is None else known.place
-        if found is None:
-            return False
-        self.ended = found.frame not in load_current_state(self._env, found.actor).frames
+        self.ended = found is not None and found.frame not in load_current_state(self._env, found.actor).frames
         return self.ended
-
-    def _build_request(self) -> TurnRequest:
-        """Return the request. Limits are journaled whole, so that later defaults do not change them."""
-        terms, default = self._terms, default_limits(self._env, self.place.actor)
-        limits = default if terms.limits is None else check_limits(terms.limits).apply_to(default)
-        return TurnRequest(
-            messages=terms.messages, key=terms.key, tokens=terms.tokens, limits=limits, agent=terms.agent
-        )
 
     # Waiting
 
     def _line_up(self) -> Iterator[OpeningWait]:
         queues = self._env.queues
-        assert queues is not None, "every client lines its turns up"
         if queues.enter(self._here):
             self._inside = True
             return
@@ -192,7 +188,7 @@ class TurnOpener:
         assert self.caller is not None
         waits_at_all = self._terms.if_busy != "reject" and self._terms.wait != 0
         if self._waiting is None and waits_at_all:
-            node = wait_graph.node(self._env, self.place.thread)
+            node = ConversationNode(self._env.journal.secret, self._env.tenant, self.place.thread)
             self._waiting = wait_graph.begin_wait(self.caller, node, self._terms.if_busy)
 
     def _handle_busy(self) -> None:
@@ -212,9 +208,9 @@ class TurnOpener:
                 turns.request_stop(self._env, live, INTERRUPT_REASON)
                 self._interrupted.add(live.frame)
             return
-        joined = turns.join_turn(self._act_for_session(), live, self._build_request())
+        joined = turns.join_turn(turns.act_for_session(self._env, live.thread), live, self._terms)
         if joined is not None:
-            self.found, self.said = joined.place, joined.messages
+            self.found, self.said = joined
 
     def _check_timeout(self) -> None:
         if self._until is not None and self._env.clock.monotonic() > self._until:
@@ -255,7 +251,8 @@ class TurnOpener:
                 if not self.new and self.found is not None:
                     self.env = turns.act_for_turn(env, self.found)
                 assert self.caller is not None
-                self.work = (wait_graph.begin_work(self.caller, wait_graph.node(env, self.place.thread)),)
+                node = ConversationNode(env.journal.secret, env.tenant, self.place.thread)
+                self.work = (wait_graph.begin_work(self.caller, node),)
                 # Callbacks for these events work for this turn: a message that they send would wait for it.
                 told.enter_context(enter_work(*self.work))
         if other is not None and not taken:
@@ -266,10 +263,6 @@ class TurnOpener:
                 "again; or send with if_busy='interrupt', which stops it and begins another."
             )
         return taken
-
-    def _act_for_session(self) -> Env:
-        """Return the environment in which a message is said: without a user of its own, the session's."""
-        return turns.act_for_session(self._env, self.place.thread)
 
     def _find_other_agent(self, turn: TurnPlace | None) -> str | None:
         """Return the turn's agent if it is another one: its tools and instructions are not ours.
@@ -285,15 +278,15 @@ class TurnOpener:
     def _begin(self) -> None:
         if not self._terms.messages:
             raise Refused(f"No turn of {self.place.thread} is live, so there is nothing to continue. Send a message.")
-        self.env = self._act_for_session()
-        taken = turns.begin_turn(self.env, self.place, self._build_request())
-        self.found, self.said, self.new = taken.place, taken.messages, taken.new
-        if taken.new:
+        self.env = turns.act_for_session(self._env, self.place.thread)
+        self.found, self.said = turns.begin_turn(self.env, self.place, self._terms)
+        self.new = bool(self.said)
+        if self.new:
             self.epoch = takeover.join_lease(self._env, self.place.actor)
         elif not self._is_over():
-            self.epoch = takeover.take_free_stream(self._env, taken.place.actor)
+            self.epoch = takeover.take_free_stream(self._env, self.found.actor)
 
-    def _find_forced_end(self, live: TurnPlace, other: str | None) -> limits.ForcedEnd | None:
+    def _find_forced_end(self, live: TurnPlace, other: str | None) -> model_calls.ForcedEnd | None:
         """Return the end of a turn without a worker that can only be stopped; None if it can go on."""
         asked = turns.find_stop_reason(self._env, live)
         if asked is not None:
@@ -302,7 +295,7 @@ class TurnOpener:
             return INTERRUPT_REASON, "cancelled", None
         # This agent's limits do not apply to another agent's turn.
         loops, cost = (self._terms.loops, self._terms.cost) if other is None else (None, None)
-        return limits.find_exhausted_limit(self._env, live, loops, cost)
+        return model_calls.find_exhausted_limit(self._env, live, loops, cost)
 
     def _replace_turn(self, live: TurnPlace, why: str, status: str, code: StopCode | None) -> None:
         """End a turn without a worker that can only be stopped, then begin another."""
@@ -314,20 +307,19 @@ class TurnOpener:
             takeover.release_stream(self._env, live.actor, epoch)
 
     def _join(self, live: TurnPlace) -> bool:
-        joined: TurnAdmission | None = TurnAdmission(place=live)
+        joined: turns.Admission | None = (live, ())
         if self._terms.messages:
-            joined = turns.join_turn(self._act_for_session(), live, self._build_request())
+            joined = turns.join_turn(turns.act_for_session(self._env, live.thread), live, self._terms)
         if joined is None:
             return False
-        self.found, self.said = joined.place, joined.messages
+        self.found, self.said = joined
         if not self._is_over():
-            self.epoch = takeover.take_free_stream(self._env, joined.place.actor)
+            self.epoch = takeover.take_free_stream(self._env, self.found.actor)
         return True
 
     def leave(self) -> None:
         """Let the next waiter of this process go on."""
         queues = self._env.queues
-        assert queues is not None
         if self._waiting is not None:
             wait_graph.end_wait(self._waiting)
         self._waiting = None
@@ -367,7 +359,6 @@ def end_if_over(env: Env, thread: str) -> None:
 def end_if_free(env: Env, turn: TurnPlace, reason: str) -> None:
     """End a turn that is to be stopped, if it has no worker. Otherwise its worker stops it."""
     here, queues = (env.tenant, turn.actor), env.queues
-    assert queues is not None
     if not queues.enter(here):
         return
     try:
@@ -381,23 +372,6 @@ def end_if_free(env: Env, turn: TurnPlace, reason: str) -> None:
 
 
 IF_BUSY = ("queue", "reject", "interrupt", "join")
-
-
-class TurnTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The terms of a turn. Without messages: continue the live one."""
-
-    messages: tuple[Message, ...] = ()
-    key: str | None = None
-    if_busy: str = "queue"
-    wait: float | None = None
-    """The most seconds to wait for others."""
-    tokens: int | None = None
-    limits: Limits | None = None
-    agent: str | None = None
-    loops: int | None = None
-    """The limit of model calls, to be checked before a message joins the turn."""
-    cost: int | None = None
-    """The limit of its cost in billionths of a US dollar, checked likewise."""
 
 
 class Ticket(msgspec.Struct, eq=False):

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
@@ -105,9 +104,6 @@ def _find_runnable_turn(
     return None
 
 
-T = TypeVar("T")
-
-
 class RunnableTurnWatch:
     """A watch for turns that one agent (None: any) can continue, in some tenants (None: all with live frames)."""
 
@@ -196,10 +192,11 @@ class _TenantWatch:
         """Sweep some streams; return the versions at which nothing was due, and True if anything was done."""
         calm, acted = {}, False
         for stream in streams:
-            settled = _skip_if_corrupt(partial(sweep.sweep_stream, self._env, stream, patient=False))
-            if settled is not None and settled.calm_at is not None:
-                calm[stream] = settled.calm_at
-            acted = acted or (settled is not None and any(what != sweep.SKIPPED for what, _ in settled.done))
+            with suppress(Corrupt):  # The other streams are still swept.
+                settled = sweep.sweep_stream(self._env, stream, patient=False)
+                if settled.calm_at is not None:
+                    calm[stream] = settled.calm_at
+                acted = acted or any(what != sweep.SKIPPED for what, _ in settled.done)
         return calm, acted
 
     def _read_streams(self, streams: Sequence[str], calm: dict[str, int], now: int) -> dict[str, StreamReadiness]:
@@ -207,19 +204,9 @@ class _TenantWatch:
         looked: dict[str, StreamReadiness] = {}
         for stream in streams:
             self._known.pop(stream, None)
-            found = _skip_if_corrupt(partial(read_readiness, self._env, stream, self._agent, now))
-            if found is None:
-                continue
-            looked[stream] = found
-            if calm.get(stream) == found.versions[stream]:
-                self._known[stream] = found
-                self._versions.update(found.versions)
+            with suppress(Corrupt):  # The other streams are still read.
+                found = looked[stream] = read_readiness(self._env, stream, self._agent, now)
+                if calm.get(stream) == found.versions[stream]:
+                    self._known[stream] = found
+                    self._versions.update(found.versions)
         return looked
-
-
-def _skip_if_corrupt(act: Callable[[], T]) -> T | None:
-    """Return the result of `act`; None if the stream is damaged, so that the other streams are still scanned."""
-    try:
-        return act()
-    except Corrupt:
-        return None

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from holdfast.core.frames import budgets, calls, lifecycle
-from holdfast.core.frames.stack import live_frame
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import Conflict, ToolPairingError
 from holdfast.flow.frames.lifecycle import check_live
@@ -18,6 +17,7 @@ from holdfast.flow.turns.append import (
     DraftBuilder,
     MessageBatch,
     TurnPlace,
+    add_facts,
     append_to_turn,
     is_conversation_over,
 )
@@ -59,17 +59,16 @@ def stop_turn(
     said: list[Message] = []
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
-        check_live(env, state, turn.frame)
-        growing = DraftBuilder(state, env.clock.now_ms())
+        frame, growing = check_live(env, state, turn.frame), DraftBuilder(state, env.clock.now_ms())
         kept = next((version for version, one in zip(speech.versions, said, strict=True) if one.partial), None)
-        for call in list(live_frame(state, turn.frame).calls.values()):
+        for call in frame.calls.values():
             torn = call.kind == "model" and call.id not in begun
             used = record + _estimate_usage(env, call.id) if torn else record
             growing.add(_draft_call_end(turn, growing.state, call, used, kept))
         *below, popped = lifecycle.pop({turn.actor: growing.state}, turn.actor, turn.frame, status, end)[turn.actor]
-        growing.add([*below, replace(popped, facts=replace(popped.facts, code=code))])
+        growing.add([*below, add_facts(popped, code=code)])
         taken = env.leases.draft_take(env.tenant, turn.actor, state) if unowned else []
-        given_back = LeaseReleased(epoch=state.epoch + 1, owner=env.leases.name)
+        given_back = LeaseReleased(epoch=state.epoch + 1, owner=env.leases.process.name)
         after = [Draft(type="lease.released", facts=given_back)] if taken else []
         return [*taken, *growing.drafts, *after]
 

@@ -122,13 +122,14 @@ def _call_arguments(request: ToolCallRequest, arguments: Any) -> Any:
         return UNSET
 
 
-class ToolCallSettler:
+class ToolCallSettler(msgspec.Struct):
     """The settler of one turn's tool calls, one at a time."""
 
-    def __init__(self, env: Env, turn: TurnPlace, rules: ToolRules) -> None:
-        self._env, self._turn, self._rules = env, turn, rules
-        self.unbegun: set[str] = set()
-        """Calls that a model asked for in this block and that cannot have begun elsewhere."""
+    _env: Env
+    _turn: TurnPlace
+    _rules: ToolRules
+    unbegun: set[str] = set()
+    """Calls that a model asked for in this block and that cannot have begun elsewhere."""
 
     def settle(self, view: TurnView, tool: ToolStep) -> ReadyCall | None:
         """Settle a call; return it if it is to be begun now, None if it was ended or asked about."""

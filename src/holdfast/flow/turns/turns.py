@@ -14,22 +14,31 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.frames import lifecycle, stack
-from holdfast.core.frames.next_step import TurnMessage, TurnStep, next_turn_step
+from holdfast.core.frames.next_step import TurnStep, next_turn_step
 from holdfast.core.frames.questions import is_resumable
 from holdfast.core.journal.codec import decode_event, encode
 from holdfast.core.journal.load import row_usage
 from holdfast.errors import Conflict, FrameNotFound, InvalidValue, KeyReused, Refused
 from holdfast.flow.frames import read as frame_read
+from holdfast.flow.frames.lifecycle import default_limits
 from holdfast.flow.frames.read import content_field, find_frame_row, load_current_state, read_event
 from holdfast.flow.journal import artifacts
 from holdfast.flow.journal.append import States, decide_and_append, redact_as_configured
+from holdfast.flow.journal.read import iterate_stored
 from holdfast.flow.sessions import read
-from holdfast.flow.turns.append import ConversationOver, MessageBatch, TurnPlace, append_to_turn, is_conversation_over
+from holdfast.flow.turns.append import (
+    ConversationOver,
+    MessageBatch,
+    TurnPlace,
+    add_facts,
+    append_to_turn,
+    is_conversation_over,
+)
 from holdfast.ports import Env
 from holdfast.records.events.envelope import ERASED, Draft, StoredEvent
 from holdfast.records.events.frames import CancelRequested, FramePushed, GoalContent, TurnJoined
 from holdfast.records.events.journal import ReasonContent
-from holdfast.records.frames import FrameLimits, FrameState, StreamState
+from holdfast.records.frames import FrameState, Limits, StreamState
 from holdfast.records.ids import own_key, ulid_bytes, ulid_text
 from holdfast.records.messages import Message
 from holdfast.records.recovery import StopCode
@@ -46,14 +55,21 @@ REPLY = "message"
 CONVERSATION_ENDED = "The conversation was ended."
 
 
-class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to begin or join a turn."""
+class TurnTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """The terms of a turn. Without messages: continue the live one."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[Message, ...] = ()
     key: str | None = None
+    if_busy: str = "queue"
+    wait: float | None = None
+    """The most seconds to wait for others."""
     tokens: int | None = None
-    limits: FrameLimits
+    limits: Limits | None = None
     agent: str | None = None
+    loops: int | None = None
+    """The limit of model calls, to be checked before a message joins the turn."""
+    cost: int | None = None
+    """The limit of its cost in billionths of a US dollar, checked likewise."""
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
@@ -68,13 +84,8 @@ class TurnEnd(msgspec.Struct, frozen=True):
     """The same in one word."""
 
 
-class TurnAdmission(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that was begun just now, joined, or found under its key."""
-
-    place: TurnPlace
-    new: bool = False
-    messages: tuple[Message, ...] = ()
-    """The messages appended by this call, if any."""
+Admission = tuple[TurnPlace, tuple[Message, ...]]
+"""A turn that was begun, joined, or found under its key, and the messages that this call appended, if any."""
 
 
 def turns_place(line: str) -> TurnPlace:
@@ -88,12 +99,9 @@ def turns_place(line: str) -> TurnPlace:
 
 def find_live_turn(env: Env, place: TurnPlace) -> TurnPlace | None:
     """Return the live turn of a thread, or None."""
-    for frame in stack.walk_root_first(load_current_state(env, place.actor).frames):
-        if frame.parent is None and frame.outer is None:
-            found = find_frame_turn(env, place, frame)
-            if found is not None:
-                return found
-    return None
+    live = stack.walk_root_first(load_current_state(env, place.actor).frames)
+    found = (find_frame_turn(env, place, frame) for frame in live if frame.parent is None and frame.outer is None)
+    return next((turn for turn in found if turn is not None), None)
 
 
 def find_frame_turn(env: Env, place: TurnPlace, frame: FrameState) -> TurnPlace | None:
@@ -152,7 +160,7 @@ def _place_from_facts(place: TurnPlace, facts: FramePushed) -> TurnPlace | None:
     return TurnPlace(actor=place.actor, thread=facts.conversation, frame=facts.frame, started=facts.visible_from)
 
 
-def find_turn_by_key(env: Env, place: TurnPlace, wanted: TurnRequest) -> TurnAdmission | None:
+def find_turn_by_key(env: Env, place: TurnPlace, wanted: TurnTerms) -> TurnPlace | None:
     """Return the turn begun or joined under a key; refuse a key that was used for other messages."""
     if wanted.key is None:
         return None
@@ -172,13 +180,14 @@ def find_turn_by_key(env: Env, place: TurnPlace, wanted: TurnRequest) -> TurnAdm
         raise KeyReused(
             f"Key {wanted.key!r} stands for a turn that began with other words. Use a new key for a new message."
         )
-    return TurnAdmission(place=at)
+    return at
 
 
-def begin_turn(env: Env, place: TurnPlace, wanted: TurnRequest) -> TurnAdmission:
+def begin_turn(env: Env, place: TurnPlace, wanted: TurnTerms) -> Admission:
     """Begin a turn: message, frame and lease in one append. Call it once nothing else works on the thread."""
     frame = ulid_text(env.ids.ulid())
     content = redact_as_configured(env, GoalContent(goal=turn_goal(wanted.messages)))
+    default = default_limits(env, place.actor)  # Journaled with the turn, so that later defaults do not change it.
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
         roots = [one for one in state.frames.values() if one.parent is None]
@@ -193,24 +202,23 @@ def begin_turn(env: Env, place: TurnPlace, wanted: TurnRequest) -> TurnAdmission
             {place.actor: state},
             place.actor,
             frame,
-            parent=None,
             tokens=wanted.tokens,
             limits=wanted.limits,
-            default=wanted.limits,
+            default=default,
             content=content,
             now=env.clock.now_ms(),
         )[place.actor][0]
-        facts = replace(pushed.facts, conversation=place.thread, visible_from=speech.versions[0], agent=wanted.agent)
-        return [*env.leases.draft_take(env.tenant, place.actor, state), replace(pushed, facts=facts)]
+        facts = {"conversation": place.thread, "visible_from": speech.versions[0], "agent": wanted.agent}
+        return [*env.leases.draft_take(env.tenant, place.actor, state), add_facts(pushed, **facts)]
 
     at = replace(place, frame=frame)
-    said, changed = append_to_turn(env, at, wanted.messages, decide, key=wanted.key, same=lambda events: True)
+    said, changed = append_to_turn(env, at, wanted.messages, decide, key=wanted.key)
     if changed.repeated:
         found = find_turn_by_key(env, place, wanted)
         assert found is not None, "a key that was used names what it was used for"
-        return found
+        return found, ()
     env.states.frame_streams.put((env.tenant, frame), place.actor)
-    return TurnAdmission(place=replace(at, started=said[0].version), new=True, messages=tuple(said))
+    return replace(at, started=said[0].version), tuple(said)
 
 
 def turn_goal(messages: Sequence[Message]) -> str:
@@ -219,7 +227,7 @@ def turn_goal(messages: Sequence[Message]) -> str:
     return text[:GOAL_CHARS] or "Answer."
 
 
-def join_turn(env: Env, turn: TurnPlace, wanted: TurnRequest) -> TurnAdmission | None:
+def join_turn(env: Env, turn: TurnPlace, wanted: TurnTerms) -> Admission | None:
     """Append messages to a turn under way; return None if it has ended meanwhile or is about to stop."""
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
@@ -229,12 +237,10 @@ def join_turn(env: Env, turn: TurnPlace, wanted: TurnRequest) -> TurnAdmission |
         return [Draft(type="turn.joined", facts=facts)]
 
     try:
-        said, changed = append_to_turn(env, turn, wanted.messages, decide, key=wanted.key, same=lambda events: True)
+        said, changed = append_to_turn(env, turn, wanted.messages, decide, key=wanted.key)
     except (_TurnOver, ConversationOver):
         return None
-    if changed.repeated:
-        return find_turn_by_key(env, turn, wanted)
-    return TurnAdmission(place=turn, messages=tuple(said))
+    return (find_turn_by_key(env, turn, wanted) or turn) if changed.repeated else turn, tuple(said)
 
 
 class _TurnOver(Conflict):
@@ -280,10 +286,7 @@ def read_turn(env: Env, turn: TurnPlace, known: KnownTail | None = None) -> Turn
         frame,
         children=children,
         waiting=[id for _, id in refs],
-        said=[
-            TurnMessage(version=one.version, role=one.role, calls=tuple(call.id for call in one.tool_calls))
-            for one in tail
-        ],
+        said=tail,
         stopping=stopping,
         now=env.clock.now_ms(),
         frames=state.frames,
@@ -393,14 +396,12 @@ def read_turn_messages(env: Env, turn: TurnPlace) -> list[Message]:
     """Return the messages of a turn, oldest first."""
     found: list[Message] = []
     query = EventQuery(tenant=env.tenant, stream=turn.thread, after=turn.started - 1, types=read.MESSAGE_TYPES)
-    while page := env.journal.read(query):
-        for event in map(decode_event, page):
-            (message,) = read.decode_messages(env, [event])
-            if message.role == "user" and event.facts.frame not in (None, turn.frame):
-                return found  # Another turn begins.
-            if event.facts.frame == turn.frame or message.role == "user":
-                found.append(message)  # Messages that others appended meanwhile are not this turn's.
-        query = replace(query, after=page[-1].version)
+    for event in map(decode_event, iterate_stored(env.journal, query)):
+        (message,) = read.decode_messages(env, [event])
+        if message.role == "user" and event.facts.frame not in (None, turn.frame):
+            break  # Another turn begins.
+        if event.facts.frame == turn.frame or message.role == "user":
+            found.append(message)  # Messages that others appended meanwhile are not this turn's.
     return found
 
 
