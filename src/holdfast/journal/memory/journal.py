@@ -391,7 +391,7 @@ class MemoryJournal:
         event = placed.event
         for version in range(event.version - 1, 0, -1):
             row: Any = self._tables.row(event.tenant, event.stream, "messages", (version,))
-            if row is not None and (row["retracted"] is None or row["retracted"] > event.version):
+            if row is not None and _was_in_thread(row["retracted"], event.version):
                 content = self._event_at(event.tenant, event.stream, version).content
                 beginning = partial(self._artifact_beginning, placed)
                 return "" if content is None else content_text(decode(content, MessageContent), beginning)
@@ -677,6 +677,11 @@ class MemoryJournal:
 
     def close(self) -> None:
         self._closed = True
+
+
+def _was_in_thread(retracted: int | None, at: int) -> bool:
+    """Return True if a message was part of its thread at a version."""
+    return retracted is None or retracted > at
 
 
 def _place_events(events: Sequence[StoredEvent]) -> PartPlacement:
