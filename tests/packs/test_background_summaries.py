@@ -17,6 +17,7 @@ from holdfast import Holdfast, Session
 from holdfast.compaction import CompactionConfig
 from holdfast.errors import InvalidValue
 from holdfast.flow.compaction import rules, summaries
+from holdfast.flow.frames import leases
 from holdfast.testing.journal_contract import dump_projections
 
 PATIENCE = 60.0
@@ -43,7 +44,7 @@ class Writer:
 def settle() -> None:
     """Wait for every compaction in the background."""
     for thread in threading.enumerate():
-        if thread.name == "holdfast-compaction":
+        if thread.name == "holdfast-background":
             thread.join(PATIENCE)
             assert not thread.is_alive()
 
@@ -96,13 +97,6 @@ def test_messages_that_come_meanwhile_are_summarised_without_another_append(hf: 
     check_covered_once(chat)
 
 
-class Deaf(set[str]):
-    """Plant a bug: occasions that come meanwhile are forgotten."""
-
-    def add(self, element: str) -> None:
-        pass
-
-
 @pytest.mark.parametrize("planted", [False, True])
 def test_an_occasion_that_comes_while_a_rule_looks_is_not_missed(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, planted: bool
@@ -111,7 +105,7 @@ def test_an_occasion_that_comes_while_a_rule_looks_is_not_missed(
 
     def look(*given: Any) -> bool:
         found = is_due(*given)
-        if threading.current_thread().name == "holdfast-compaction" and not looked.is_set():
+        if threading.current_thread().name == "holdfast-background" and not looked.is_set():
             looked.set()
             assert go.wait(PATIENCE)
         return found
@@ -120,8 +114,8 @@ def test_an_occasion_that_comes_while_a_rule_looks_is_not_missed(
     chat.append("One.")
     chat.compaction.add_rule(background(lambda messages: "They counted."))
     assert looked.wait(PATIENCE)
-    if planted:
-        next(iter(hf.env.rules.values())).missed = Deaf()
+    if planted:  # Occasions that come meanwhile are forgotten.
+        monkeypatch.setattr(hf.env.leases, "run_later", lambda *given: None)
     chat.append(["Two.", "Three.", "Four."])
     go.set()
     settle()
@@ -240,21 +234,78 @@ def test_a_summary_that_fails_is_warned_about_and_made_at_the_next_occasion(hf: 
     assert [one.text for one in chat.compaction.summaries()] == ["They counted."]
 
 
-def test_threads_are_bounded_and_other_conversations_wait_for_an_occasion(
-    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("planted", [False, True])
+def test_more_conversations_than_threads_wait_in_a_queue(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, planted: bool
 ) -> None:
-    monkeypatch.setattr(rules, "BACKGROUND_THREADS", 1)
-    chat, other, writer = hf.session("a"), hf.session("b"), Writer()
-    for one in (chat, other):
-        one.compaction.add_rule(background(writer))
-        one.append(["One.", "Two.", "Three.", "Four."])
-        assert writer.begun.wait(PATIENCE)
+    monkeypatch.setattr(leases, "BACKGROUND_THREADS", 2)
+    chats, writer = [hf.session(f"s{number}") for number in range(5)], Writer()
+    for chat in chats:
+        chat.append(["One.", "Two.", "Three.", "Four."])
+    for chat in chats:
+        chat.compaction.add_rule(background(writer))
+        chat.compaction.add_rule(background(writer))
+    if planted:  # What does not find a thread is forgotten.
+        hf.env.leases._queue.clear()
+    assert sum(thread.name == "holdfast-background" for thread in threading.enumerate()) == 2
     writer.go.set()
     settle()
-    assert (len(chat.compaction.summaries()), len(other.compaction.summaries())) == (1, 0)
-    other.append("Five.")
+    assert [len(chat.compaction.summaries()) for chat in chats] == ([1, 1, 0, 0, 0] if planted else [1] * 5)
+    assert writer.made == (2 if planted else 5), "a thread waits once for each rule"
+
+
+def summarise_forks(hf: Holdfast) -> list[int]:
+    """Add a rule to a session whose threads are all due, and return how many summaries each of them has."""
+    chat = hf.session("a")
+    chat.append(["One.", "Two.", "Three.", "Four."])
+    threads, writer = [chat, *(chat.fork() for _ in range(4))], Writer()
+    for number, fork in enumerate(threads[1:]):
+        fork.append([f"Fork {number}.", "Five.", "Six.", "Seven."])
+    chat.compaction.add_rule(background(writer))
+    assert writer.begun.wait(PATIENCE)
+    writer.go.set()
     settle()
-    assert len(other.compaction.summaries()) == 1
+    return [len(thread.compaction.summaries()) for thread in threads]
+
+
+def test_every_thread_of_a_session_is_summarised(hf: Holdfast) -> None:
+    assert summarise_forks(hf) == [1] * 5
+
+
+def test_a_rule_that_is_removed_while_its_summary_is_made_writes_nothing(hf: Holdfast) -> None:
+    chat, other, writer = hf.session("a"), hf.session("b"), Writer()
+    undo = chat.compaction.add_rule(background(writer))
+    other.compaction.add_rule(background(writer))
+    for each in (chat, other):
+        each.append(["One.", "Two.", "Three.", "Four."])
+    assert writer.begun.wait(PATIENCE)
+    undo()
+    other.compaction.add_rule(background(writer))
+    writer.go.set()
+    settle()
+    assert chat.compaction.summaries() == []
+    assert len(other.compaction.summaries()) == 1, "a rule that was replaced writes what it has made"
+
+
+def test_closing_the_async_client_during_a_summary_warns_of_nothing(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def run() -> None:
+        async with holdfast.open_async(tmp_path / "a.db", tokenizer=count) as hf:
+            chat, begun = await hf.session("a"), asyncio.Event()
+
+            async def write(messages: Any) -> str:
+                begun.set()
+                await asyncio.Event().wait()
+                return "never"
+
+            await chat.compaction.add_rule(background(write))
+            await chat.append(["One.", "Two.", "Three.", "Four."])
+            await begun.wait()
+
+    asyncio.run(run())
+    settle()
+    assert [str(told.message) for told in recwarn] == []
 
 
 def test_the_async_client_summarises_in_the_background_on_its_loop(tmp_path: Path) -> None:

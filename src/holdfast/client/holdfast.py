@@ -228,6 +228,8 @@ class Holdfast:
         if self.owner:
             while self.env.endings:
                 self.env.endings.pop()()
+            for standing in tuple(self.env.rules.values()):
+                standing.rules = ()  # A rule that runs in the background gives up without a warning.
             takeover.release_claims(self.env)
             self.env.leases.close()
             self.env.journal.close()

@@ -130,7 +130,7 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     """Seconds that a summarizer may take."""
     background: bool = False
-    """Let a rule compact in a thread of its own, while the append or the model call goes on."""
+    """Let a rule compact in a background thread, while the append or the model call goes on."""
     enabled: bool = True
 
     @property

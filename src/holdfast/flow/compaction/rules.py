@@ -4,9 +4,9 @@ Rules are evaluated after an append has been committed, and before a pack goes t
 pays nothing. A rule that fails is warned about and tried again at the next occasion; only a guard refuses, and only
 the next model call. An append made by a running rule does not fire rules again.
 
-With `background` a compaction runs in a thread of its own, and the append does not wait for it. It is written by
-compare-and-set like any other, so nothing is covered twice; what a crash interrupted is made when the rule is added
-again, or at the next occasion.
+With `background` a compaction waits in a queue for one of the client's background threads, and the append waits for
+neither. It is written by compare-and-set like any other, so nothing is covered twice; what a crash interrupted is made
+when the rule is added again, or at the next occasion. A rule that was removed meanwhile writes nothing.
 
 Up to its limits a compaction is soft: above the threshold its strategy is tried, and on failure tried again later.
 Above a limit it must succeed: by the next strategy, and finally by leaving messages out.
@@ -15,10 +15,10 @@ Above a limit it must succeed: by the next strategy, and finally by leaving mess
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
@@ -27,9 +27,9 @@ from msgspec.structs import replace
 from holdfast.core.frames.budgets import to_nano_usd
 from holdfast.core.numbers import is_number
 from holdfast.core.values import discard_awaitable, exception_text, is_async
-from holdfast.errors import BudgetExhausted, Closed, InvalidValue, SummaryFailed
+from holdfast.errors import BudgetExhausted, InvalidValue, Refused, SummaryFailed
 from holdfast.flow.compaction import threads
-from holdfast.flow.compaction.summaries import ModelCalls
+from holdfast.flow.compaction.summaries import ExtraDrafts, ModelCalls, SummaryPlan, SummaryText, write_summary
 from holdfast.flow.journal import telemetry
 from holdfast.flow.journal.append import load_state
 from holdfast.flow.sessions.append import resolve_session_stream, thread_tokenizer
@@ -61,8 +61,6 @@ TARGET_SHARE: Final = 0.6
 """The share of an exceeded limit that is left afterwards; otherwise the next message would exceed it again."""
 KEEP_ALL_ROUNDS: Final = 2**31
 """The number of rounds to keep where only their tokens are limited."""
-BACKGROUND_THREADS: Final = 16
-"""The most compactions of a client in the background. Beyond that a rule waits for its next occasion."""
 BACKGROUND_BLOCK: Final = "compaction of "
 RETRY_GROWTH = 8
 """After a compaction found nothing to do, a thread must grow by about 1/8 before the next attempt."""
@@ -149,26 +147,32 @@ def fire_rules(
 
 
 def _fire_rule(
-    env: Env, standing: SessionRules, rule: Rule, occasion: Occasion, before: tuple[RuleOutcome, ...]
+    env: Env,
+    standing: SessionRules,
+    rule: Rule,
+    occasion: Occasion,
+    before: tuple[RuleOutcome, ...],
+    *,
+    queued: bool = False,
 ) -> RuleOutcome | None:
     """Run a rule and return its result; None if it was not due. Its errors are reported, not raised."""
     try:
         if not _is_due(env, standing, rule, occasion):
             return None
-        if _is_background(rule):
+        if _is_background(rule) and not queued:
             _start_compaction(env, standing, rule, occasion)
             return None
         if isinstance(rule.action, TelemetryRecorder):
             _await_result(standing, rule, record_occasion(env, rule.action, occasion, before))
             return None
         if isinstance(rule.action, CompactionConfig):
-            found = _run_compaction(env, standing, rule, rule.action, occasion)
+            found = _run_compaction(env, standing, rule, occasion, wait=queued)
         else:
             made = _await_result(standing, rule, rule.action(occasion))
             found = RuleOutcome(rule=rule.name, made=() if made is None else (made,))
-    except Closed:  # The client was closed meanwhile: the next one makes the summary.
-        return None
     except Exception as error:  # noqa: BLE001  # It may be anybody's code, and the append is done.
+        if not standing.holds(rule):  # Removed meanwhile, or the client was closed: the next one makes the summary.
+            return None
         found = RuleOutcome(rule=rule.name, error=exception_text(error))
     if found is not None and found.error is not None:
         warn_caller(f"The rule {rule.name} of {occasion.stream} failed: {found.error}")
@@ -180,41 +184,20 @@ def _is_background(rule: Rule) -> bool:
 
 
 def _start_compaction(env: Env, standing: SessionRules, rule: Rule, occasion: Occasion) -> None:
-    """Compact a conversation in a thread of its own, again for as long as the rule is due; draining waits for it."""
-    leases, stream, place = env.leases, occasion.stream, find_call_site()
-    here = (env.tenant, BACKGROUND_BLOCK + stream)
-    if leases.draining:
-        return
-    if not leases.enter_block(*here):
-        standing.missed.add(stream)  # The thread at work may have looked before this occasion: it looks again.
-        if not leases.enter_block(*here):
-            return
-    if sum(name.startswith(BACKGROUND_BLOCK) for _, name in tuple(leases.blocks)) > BACKGROUND_THREADS:
-        leases.blocks.discard(here)
-        return
-    once = Rule(rule.name, rule.trigger, replace(rule.action, background=False))
-    later = replace(occasion, new=())
+    """Queue a compaction, which is repeated in the background for as long as the rule is due; draining waits for it."""
+    place, later = find_call_site(), replace(occasion, new=())
 
     def work() -> None:
         CALL_SITE.set(place)
-        entered = True
-        while entered:
-            standing.missed.discard(stream)
-            try:
-                with mark_rule_running():
-                    while (found := _fire_rule(env, standing, once, later, ())) is not None and found.error is None:
-                        pass
-            finally:
-                leases.blocks.discard(here)
-            entered = stream in standing.missed and leases.enter_block(*here)
+        with mark_rule_running():
+            while standing.holds(rule):
+                found = _fire_rule(env, standing, rule, later, (), queued=True)
+                if found is None or found.error is not None:
+                    return
 
-    # A daemon, since a summarizer may hang: a process that ends does not wait for it.
-    thread = threading.Thread(target=copy_context().run, args=(work,), name="holdfast-compaction", daemon=True)
-    try:
-        thread.start()
-    except BaseException:
-        leases.blocks.discard(here)
-        raise
+    block = (env.tenant, BACKGROUND_BLOCK + occasion.stream)
+    # The kind too: a pack that overflowed is due where an append is not.
+    env.leases.run_later(block, f"{occasion.kind} {rule.name}", partial(copy_context().run, work))
 
 
 def _await_result(standing: SessionRules, rule: Rule, made: Any) -> Any:
@@ -250,17 +233,18 @@ def _has_overflow(occasion: Occasion) -> bool:
 
 
 def _run_compaction(
-    env: Env, standing: SessionRules, rule: Rule, config: CompactionConfig, occasion: Occasion
+    env: Env, standing: SessionRules, rule: Rule, occasion: Occasion, *, wait: bool
 ) -> RuleOutcome | None:
-    """Compact a thread, one compaction per session at a time; skip it for a while if there was nothing to do."""
+    """Compact a thread, one compaction of it at a time; skip it for a while if there was nothing to do."""
     stream = occasion.stream
     thread = load_state(env, stream).thread or ThreadState()
-    if standing.is_idle(stream, rule.name, thread) or not standing.busy.lock.acquire(blocking=False):
+    busy = standing.busy.setdefault(stream, ForkLock()).lock
+    if standing.is_idle(stream, rule.name, thread) or not busy.acquire(blocking=wait):
         return None
     try:
-        made, failed = _compact_to_limits(env, standing, stream, config, packed=_has_overflow(occasion))
+        made, failed = _compact_to_limits(env, standing, stream, rule, packed=_has_overflow(occasion))
     finally:
-        standing.busy.lock.release()
+        busy.release()
     if not made and not failed:
         standing.quiet[stream, rule.name] = thread
         return None
@@ -268,15 +252,23 @@ def _run_compaction(
 
 
 def _compact_to_limits(
-    env: Env, standing: SessionRules, stream: str, config: CompactionConfig, *, packed: bool
+    env: Env, standing: SessionRules, stream: str, rule: Rule, *, packed: bool
 ) -> tuple[list[Summary], list[str]]:
     """Run the strategy, then do whatever is needed to be within the limits; return summaries and failures."""
+    config: CompactionConfig = rule.action
     summarizer, calls = standing.choose(config.summarizer), standing.calls.setdefault(stream, [])
     made: list[Summary | None] = []
     failed: list[str] = []
 
+    def write(plan: SummaryPlan, words: SummaryText, also: ExtraDrafts) -> Summary:
+        if not standing.holds(rule):
+            raise Refused(f"The rule {rule.name} was removed. Nothing was changed.")
+        return write_summary(env, plan, words, also=also)
+
     def force(config: CompactionConfig, within: int | None = None) -> None:
-        summary, errors = threads.compact_with_fallback(env, stream, config, summarizer, calls=calls, within=within)
+        summary, errors = threads.compact_with_fallback(
+            env, stream, config, summarizer, calls=calls, within=within, write=write
+        )
         made.append(summary)
         if summary is not None or not all(getattr(error, "longer", False) for error in errors.values()):
             failed.extend(f"{strategy}: {error}" for strategy, error in errors.items())
@@ -287,7 +279,7 @@ def _compact_to_limits(
         force(config)
     elif packed or (soft is not None and messages > soft) or (soft is None and most is None and tokens is None):
         try:
-            made.append(threads.compact_thread(env, stream, config, summarizer, calls=calls))
+            made.append(threads.compact_thread(env, stream, config, summarizer, calls=calls, write=write))
         except SummaryFailed as error:
             if not error.longer:
                 raise  # Otherwise there is too little to summarise so far, which is no failure.
@@ -443,9 +435,12 @@ class SessionRules:
         """The state of a thread in which a rule found nothing to do, by stream and rule."""
         self.calls: dict[str, ModelCalls] = {}
         """The model calls of attempts that failed, by stream."""
-        self.missed: set[str] = set()
-        """Threads with an occasion that came while they were compacted in the background."""
-        self.busy = ForkLock()
+        self.busy: dict[str, ForkLock] = {}
+        """Locks that are held while a thread is compacted, by stream."""
+
+    def holds(self, rule: Rule) -> bool:
+        """Return True unless a rule was removed. One that was replaced may still write its summary."""
+        return any(known.name == rule.name for known in self.rules)
 
     def update_tally(
         self, env: Env, stream: str, new: Sequence[Message] = (), tokens: int | None = None

@@ -12,8 +12,9 @@ a lease is longer than an owner takes between two signs.
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -31,6 +32,8 @@ POLLS_PER_LEASE = 20
 RENEWALS_PER_LEASE = 3
 STRIPES = 64
 MAX_POLL_SECONDS = 0.05
+BACKGROUND_THREADS = 16
+"""The most threads of a client for background work. More work waits for one of them."""
 
 TenantStream = tuple[str, str]
 SignsOfLife = tuple[int, int, int]
@@ -81,6 +84,9 @@ class StreamLeases:
         self._taking = [threading.RLock() for _ in range(STRIPES)]
         self.blocks: set[TenantStream] = set()
         """Frames that a block of this process works on: (tenant, frame)."""
+        self._queue: dict[tuple[TenantStream, str], Callable[[], object]] = {}
+        """Work that waits for a background thread, by block and name."""
+        self._workers = 0
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self.draining = False
@@ -151,6 +157,41 @@ class StreamLeases:
                 return False
             self.blocks.add((tenant, frame))
             return True
+
+    def run_later(self, block: TenantStream, name: str, work: Callable[[], object]) -> None:
+        """Queue work for a background thread, in a block of its own. It replaces work of that name that still waits."""
+        with self._mutex:
+            self._queue[block, name] = work
+            if self._workers >= BACKGROUND_THREADS:
+                return
+            self._workers += 1
+        try:
+            # A daemon, since the work may hang: a process that ends does not wait for it.
+            threading.Thread(target=self._work_off, name="holdfast-background", daemon=True).start()
+        except BaseException:
+            with self._mutex:
+                self._workers -= 1
+            raise
+
+    def _work_off(self) -> None:
+        while (taken := self._take_work()) is not None:
+            block, work = taken
+            try:
+                work()
+            except BaseException:  # noqa: BLE001  # The rest of the queue needs this thread.
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+            finally:
+                self.blocks.discard(block)
+
+    def _take_work(self) -> tuple[TenantStream, Callable[[], object]] | None:
+        """Take the first work whose block is free. A thread at work in a block looks again when it leaves it."""
+        with self._mutex:
+            for block, name in self._queue if not self.draining else ():
+                if block not in self.blocks:
+                    self.blocks.add(block)
+                    return block, self._queue.pop((block, name))
+            self._workers -= 1
+            return None
 
     def add_user(self, tenant: str, stream: str, epoch: int) -> None:
         """Note a lease that was just committed, or one more user of it."""
@@ -272,7 +313,8 @@ class StreamLeases:
                     continue  # The disk is full or busy: the next renewal may get through.
 
     def close(self) -> None:
-        """Stop giving signs of life."""
+        """Stop giving signs of life and starting background work."""
+        self._queue.clear()
         self._wake.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
