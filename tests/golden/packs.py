@@ -39,7 +39,7 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"budget": 1_600},
     {"budget": 1_600, "stickiness": 0},
     {"budget": 2_500, "layout": "classic", "role": "cook"},
-    {"budget": 6_000, "min_compaction": "light"},
+    {"budget": 9_000, "min_compaction": "light"},
     {"budget": 2_500, "min_compaction": "aggressive"},
     {"budget": 1_900, "min_compaction": "critical"},
     {"budget": 2_500, "max_messages": 4, "tokenizer": "cl100k_base"},

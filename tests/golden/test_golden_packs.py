@@ -60,7 +60,7 @@ def test_there_are_golden_packs_of_every_kind(moved: Holdfast) -> None:
     assert {pack.metadata.layout for pack in packs} == {"stable", "classic"}
     assert {pack.tokenizer for pack in packs} >= {"o200k_base", "cl100k_base", "estimate:1.6"}
     erased = [pack for pack in packs if pack.metadata.erased]
-    assert 0 < len(erased) < len(packs) / 2
+    assert 0 < len(erased) < len(packs)
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -99,7 +99,13 @@ def test_every_window_over_dicts_is_valid_within_its_limit_and_leaves_the_list_a
 def test_what_had_to_be_made_or_changed_is_a_plain_dict() -> None:
     history = [user(), asks("a", "b"), user("and?"), gives("b", "two")]
     window = slide_window(history, max_messages=9)
-    assert window == [user(), asks("a", "b"), gives("a", INTERRUPTED_RESULT), gives("b", "two"), user("and?")]
+    assert window == [
+        user(),
+        asks("a", "b"),
+        gives("a", f"Error: {INTERRUPTED_RESULT}"),
+        gives("b", "two"),
+        user("and?"),
+    ]
     assert window[1] is history[1]
     assert window[3] is history[3]
     assert [(repair.index, repair.problem) for repair in window.window.repairs] == [

@@ -247,8 +247,8 @@ def test_results_are_shown_as_text_and_say_what_happened() -> None:
     assert [each["content"] for each in shown] == [
         '{"a":[1]}',
         "null",
-        INTERRUPTED_RESULT,
-        wire_calls.UNEXPLAINED_FAILURE,
+        f"Error: {INTERRUPTED_RESULT}",
+        f"Error: {wire_calls.UNEXPLAINED_FAILURE}",
         "[]",
     ]
 
@@ -259,6 +259,8 @@ FAILURES = (
     ToolCallResult(provider_id="c", result={"code": 404}, is_error=True),
     ToolCallResult(provider_id="c", result=[{"type": "text", "text": "no such city"}], is_error=True),
     ToolCallResult(provider_id="c", result=INTERRUPTED_RESULT, is_error=True, interrupted=True),
+    ToolCallResult(provider_id="c", result="error: no such city", is_error=True),
+    ToolCallResult(provider_id="c", result="Error:no such city", is_error=True),
     ToolCallResult(provider_id="c", result="no such city"),
 )
 """Failed results, and one at the end that did not fail."""
@@ -273,7 +275,9 @@ def test_a_failed_result_says_so_in_formats_without_a_flag() -> None:
         "Error: no such city",
         'Error: {"code":404}',
         [{"type": "text", "text": "Error:"}, {"type": "text", "text": "no such city"}],
-        INTERRUPTED_RESULT,
+        f"Error: {INTERRUPTED_RESULT}",
+        "Error: error: no such city",
+        "Error: Error:no such city",
         "no such city",
     ]
     assert responses[3] == [{"type": "input_text", "text": "Error:"}, {"type": "input_text", "text": "no such city"}]

@@ -28,8 +28,6 @@ from holdfast.records.messages import INTERRUPTED_RESULT, Message, Part, ToolCal
 INVALID_JSON_KEY = "INVALID_JSON"
 """The key under which unparseable arguments are kept as text."""
 UNEXPLAINED_FAILURE = "The tool failed without saying why."
-_FAILURE_STARTS = ("Error:", "error:", INTERRUPTED_RESULT)
-"""The beginnings of a text that says by itself that a call failed."""
 _MAX_NOTE_CHARS = 2_000
 
 IdStyle = Literal["unique", "provider"]
@@ -97,25 +95,24 @@ def result_content(message: Message, result: ToolCallResult, *, has_flag: bool =
     Unless the format `has_flag` for failures, the text of a failed result begins with `Error: `.
     """
     value = result.result
-    has_parts = is_parts(value)
-    if has_parts:
+    if is_parts(value):
         blank = all(part["type"] in ("text", "refusal") and not part["text"].strip() for part in value)
     else:
         blank = value is None or (isinstance(value, str) and not value.strip())
     if blank:  # A blank failure gets a text, because providers require one.
         if result.interrupted:
-            return INTERRUPTED_RESULT
-        if value is None and message.erased:
+            value = INTERRUPTED_RESULT
+        elif value is None and message.erased:
             value = ERASED_TEXT
         elif result.is_error:
-            return UNEXPLAINED_FAILURE
-    shown = value if isinstance(value, str) else list(value) if has_parts else json_text(value)
+            value = UNEXPLAINED_FAILURE
+    shown = value if isinstance(value, str) else list(value) if is_parts(value) else json_text(value)
     return shown if has_flag or not (result.is_error or result.interrupted) else _mark_failure(shown)
 
 
 def _mark_failure(shown: str | list[Part]) -> str | list[Part]:
     first = shown if isinstance(shown, str) else str(shown[0].get("text"))
-    if first.startswith(_FAILURE_STARTS):
+    if first.startswith("Error: "):
         return shown
     return f"Error: {shown}" if isinstance(shown, str) else [{"type": "text", "text": "Error:"}, *shown]
 
