@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import holdfast
@@ -215,6 +216,15 @@ def test_a_frame_pays_for_summaries_that_came_to_nothing(hf: Holdfast, monkeypat
     done = hf.index.compact_context(frame, 150, "summarise_oldest", keep=1, summarizer=writer(reply(" ")))
     assert done.summary is None
     assert total(hf.index.get_frame(frame).usage) == (100, 10, 140_000)
+
+
+@pytest.mark.parametrize("given", [{"usage": None}, {"usage": 7}, {"message": "They talked."}])
+def test_a_reply_without_a_usage_or_a_message_fails_its_summary(hf: Holdfast, given: dict[str, Any]) -> None:
+    chat, odd = talk(hf), msgspec.structs.replace(reply(), **given)
+    for summarizer in (lambda messages: odd, ModelSummarizer(lambda prompt: odd)):
+        with pytest.raises(SummaryFailed, match="without a Message and a Usage"):
+            chat.compact(2, summarizer=summarizer)
+    assert chat.usage.spent == 0
 
 
 @pytest.mark.parametrize(

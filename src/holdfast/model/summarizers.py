@@ -198,6 +198,8 @@ def note_call(model: str, usage: Usage) -> None:
 
 def _take_reply(model: str, reply: ModelReply) -> str:
     """Return the text of a reply and count its usage; raise SummaryFailed if the model refused."""
+    if not isinstance(reply.usage, Usage) or not isinstance(reply.message, Message):
+        raise SummaryFailed(f"The model {model} returned a ModelReply without a Message and a Usage. Give it both.")
     note_call(model, reply.usage)
     if reply.finish in REFUSALS:
         raise SummaryFailed(f"The model {model} refused to summarise ({reply.finish}). Nothing was changed.")
@@ -271,7 +273,7 @@ class ModelSummarizer:
         if isinstance(answer, str):
             note_call(self.name, Usage.estimate(count(prompt), count(answer)))
         elif isinstance(answer, ModelReply):
-            if not answer.usage.spent:
+            if isinstance(answer.usage, Usage) and not answer.usage.spent:
                 used = Usage.estimate(count(prompt), count(answer.message.text))
                 answer = msgspec.structs.replace(answer, usage=used)
             answer = _take_reply(self.name, answer)
