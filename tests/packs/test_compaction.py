@@ -202,7 +202,7 @@ def test_policies_of_messages_are_kept_and_say_what_goes_first(hf: Holdfast) -> 
     assert "by the way" in made.text
     assert "characters left out" in made.text
     assert "never green" not in made.text, "it is shown as it was said"
-    for wrong in ("keep", 3):
+    for wrong in ("keep", "", 3):
         with pytest.raises(InvalidValue, match="not a policy"):
             chat.append("x", policy=wrong)  # type: ignore[call-overload]
 

@@ -256,7 +256,9 @@ class MessagePreparer(msgspec.Struct):
         return AppendBatch(messages=tuple(kept), entries=tuple(entries), artifacts=tuple(self.placed.values()))
 
     def _prepare_one(self, message: Message, policy: str | None) -> tuple[Message, MessageDraft]:
-        settings, policy = self.env.settings, policy or ("pinned" if message.pinned else message.policy)
+        settings = self.env.settings
+        if policy is None:
+            policy = "pinned" if message.pinned else message.policy
         if not all(isinstance(one.result, str) for one in message.tool_results):
             plain = [replace(one, result=_to_plain(one.result)) for one in message.tool_results]
             message = replace(message, tool_results=tuple(plain))
