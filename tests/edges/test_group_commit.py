@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import apsw
 import pytest
 
 import holdfast
-from holdfast.errors import OutcomeUnknown
+from holdfast.errors import OutcomeUnknown, Refused
 from holdfast.journal.sqlite import SqliteJournal, transaction
 from holdfast.journal.sqlite.transaction import CommitRound, GroupCommit, GroupMember, settle_members
 from holdfast.records.batches import AppendResult, Batch, BatchPart, PartPlacement
 from holdfast.records.events.envelope import SealedEvent
+from holdfast.sqlite import pool
 from holdfast.testing.writer import Writer, make_note
 
 WAIT = 20
@@ -241,6 +244,25 @@ def test_threads_share_commits_on_a_real_file(tmp_path) -> None:  # type: ignore
     assert sum(groups) == 240
     assert max(groups) > 1
     journal.close()
+
+
+def test_a_row_that_is_too_big_is_refused_alone_and_the_rest_of_its_group_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for planted in (False, True):
+        if planted:  # The connection is dropped after such an error.
+            monkeypatch.setattr(pool, "ROW_ERRORS", (apsw.ConstraintError,))
+        journal = SqliteJournal(tmp_path / f"{planted}.db")
+        writer = Writer(journal)
+        writer.append("session/0", make_note())
+        notes = [make_note(), make_note("x" * 200_000), make_note()]
+        members = [GroupMember(writer.build_batch(f"session/{at}", note)) for at, note in enumerate(notes, 1)]
+        journal.connections.write(lambda connection: connection.limit(apsw.SQLITE_LIMIT_LENGTH, 100_000))
+        journal.writer.commit(members)
+        found = [type(member.outcome) for member in members]
+        assert (found == [AppendResult, Refused, AppendResult]) is not planted
+        assert journal.position() == (1 if planted else 3)
+        journal.close()
 
 
 def test_no_operation_leaves_a_lock_or_a_transaction_behind(tmp_path) -> None:  # type: ignore[no-untyped-def]

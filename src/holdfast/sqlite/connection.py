@@ -364,6 +364,10 @@ def parse_queries(sql: str) -> dict[str, str]:
     return {name: _COMMENT.sub("", body).strip() for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
 
 
+ROW_ERRORS = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError)
+"""The errors with which SQLite refuses a row. The connection is sound after them."""
+
+
 def translate_error(error: BaseException, *, committing: bool = False, advice: str = CALL_AGAIN) -> HoldfastError:
     """Return a driver's error as one of holdfast's. An error while committing means that the outcome is unknown."""
     if isinstance(error, HoldfastError):
@@ -382,10 +386,8 @@ def translate_error(error: BaseException, *, committing: bool = False, advice: s
         return NotAJournal()
     if isinstance(error, apsw.CorruptError | UnicodeDecodeError | OverflowError):
         return Corrupt(f"The database is damaged {detail}. Stop writing, run `holdfast verify`, restore from a backup.")
-    if isinstance(error, apsw.ConstraintError | apsw.MismatchError):
+    if isinstance(error, ROW_ERRORS):
         return Refused(f"The database refused a row {detail}. Nothing was written.")
-    if isinstance(error, apsw.TooBigError):
-        return Refused(f"A value is too large for SQLite {detail}. Nothing was written.")
     if isinstance(error, apsw.CantOpenError):
         return Unavailable(f"The database file cannot be opened {detail}. Check the path and its permissions.")
     if isinstance(error, apsw.Error | OSError | MemoryError):

@@ -31,6 +31,7 @@ from holdfast.errors import Closed, FileMoved, HoldfastError, OutcomeUnknown, Re
 from holdfast.records.batches import Head
 from holdfast.sqlite.connection import (
     DRIVER_ERRORS,
+    ROW_ERRORS,
     Durability,
     FileFormat,
     make_busy_handler,
@@ -203,7 +204,7 @@ class SqlitePool:
             try:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-                if isinstance(error, apsw.ConstraintError | apsw.BusyError | HoldfastError):
+                if isinstance(error, (*ROW_ERRORS, apsw.BusyError, HoldfastError)):
                     return
             except apsw.Error:
                 pass  # Dropping the connection ends its transaction.
