@@ -238,6 +238,24 @@ def test_ls_shows_entries_in_order_of_key(cli: Cli, path: Path) -> None:
     assert cli("state", "ls", path, "--scope", "user/42", "--prefix", "n").out.splitlines()[1].startswith("note")
 
 
+def test_ls_and_search_show_entries_of_one_tier(cli: Cli, path: Path) -> None:
+    for key, tier in (("rome", "hot"), ("paris", "cold")):
+        cli("state", "set", path, "user/7", key, "A trip to Rome", "--tier", tier)
+
+    def keys(*arguments: Any) -> list[str]:
+        found = cli("state", *arguments, "--json").json
+        return [one["key"] for one in found.get("entries") or found["results"]]
+
+    assert keys("ls", path, "user/42", "--tier", "hot") == ["note"]
+    assert keys("ls", path, "user/7", "--tier", "cold") == ["paris"]
+    assert keys("search", path, "user/7", "trip", "--tier", "hot") == ["rome"]
+    assert cli("state", "ls", path, "--tier", "cold").out == "user/7\n"
+    first = cli("state", "ls", path, "user/7", "--tier", "hot", "--limit", "1")
+    assert first.err == ""
+    for command in (("ls", path, "user/7"), ("search", path, "user/7", "trip")):
+        assert "'tepid'" in cli("state", *command, "--tier", "tepid").err
+
+
 def test_ls_without_a_scope_shows_those_that_have_entries(cli: Cli, path: Path) -> None:
     result = cli("state", "ls", path)
     assert result.out == "user/42\n"

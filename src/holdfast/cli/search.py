@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 from cyclopts import Parameter
 from rich.padding import Padding
@@ -34,7 +34,7 @@ from holdfast.cli.output import (
     print_rows,
 )
 from holdfast.cli.sessions import Thread, check_limit, find_session, format_role, message_to_json
-from holdfast.cli.state import StateJournalPath
+from holdfast.cli.state import StateJournalPath, TierName
 from holdfast.core.search.words import query_terms
 from holdfast.errors import InvalidValue
 from holdfast.records.entries import SearchResult
@@ -84,6 +84,7 @@ def state_search(
     /,
     *,
     limit: Limit = DEFAULT_LIMIT,
+    tier: TierName = None,
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
@@ -91,7 +92,7 @@ def state_search(
     check_limit(limit)
     place, (where, asked) = locate_state((path, scope, query), ("SCOPE", "QUERY"), store=store, tenant=tenant)
     with open_state(place) as stored, ProgressBar("search"):
-        found = stored(where).search(asked, limit=limit)
+        found = stored(where).search(asked, limit=limit, tier=cast(Any, tier))  # `search` checks it.
         able = stored.capabilities & {"text", "vectors"}
     if not able and not json:
         print_note("This store has no search index.")

@@ -91,6 +91,7 @@ REVISION_COLUMNS = ("version", "time (UTC)", "value")
 
 ReducerName = Annotated[str, Parameter(help=f"Combine the old value and this one: {', '.join(REDUCERS)}.")]
 DirectionName = Annotated[str, Parameter(help=f"Follow edges in this direction: {', '.join(DIRECTIONS)}.")]
+TierName = Annotated[str | None, option(f"Only entries of this tier: {', '.join(TIERS)}.")]
 StateJournalPath = Annotated[
     str | None, option("The journal: a path or sqlite:///path. Optional with HOLDFAST_URL or --store.", name="PATH")
 ]
@@ -289,11 +290,12 @@ def _follow_edge(one: TraversalResult) -> tuple[tuple[str, str], Text]:
 
 
 class NameFilter(NamedTuple):
-    """A filter on names that are listed in order."""
+    """A filter on names that are listed in order, and on the tier of entries."""
 
     prefix: str = ""
     after: str | None = None
     limit: int | None = None
+    tier: Any = None
 
 
 EVERY_NAME = NameFilter()
@@ -309,12 +311,13 @@ def ls(
     prefix: Annotated[str, option("Only keys or scopes with this prefix.")] = "",
     after: Annotated[str | None, option("Only keys or scopes after this one.")] = None,
     limit: Annotated[int | None, option("Show the first N.")] = None,
+    tier: TierName = None,
     store: StoreUrl = None,
     tenant: Tenant = None,
     json: Json = False,
 ) -> None:
     check_limit(limit)
-    wanted = NameFilter(prefix, after, limit)
+    wanted = NameFilter(prefix, after, limit, tier)
     if store is not None:
         place, (where,) = locate_state((path, scope), ("SCOPE",), store=store, tenant=tenant)
         _list_entries(place, where, wanted, json=json)
@@ -335,7 +338,7 @@ def _list_scopes(place: StateLocation, wanted: NameFilter, *, json: bool) -> Non
         names = (name for name in hf.journal.streams() if name.startswith(wanted.prefix))
         later = (name for name in names if wanted.after is None or name > wanted.after)
         most = None if wanted.limit is None else min(wanted.limit, sys.maxsize)
-        found = list(islice((name for name in later if hf.state(name).list(limit=1)), most))
+        found = list(islice((name for name in later if hf.state(name).list(limit=1, tier=wanted.tier)), most))
     if json:
         print_json({"scopes": found})
         return
@@ -355,11 +358,13 @@ def _list_entries(place: StateLocation, where: str, wanted: NameFilter, *, json:
             return
         shown = print_pages(ENTRY_COLUMNS, entries, _format_entry, _build_entry_table, (1,), ENTRIES_PER_PAGE)
         last = "" if shown is None else shown[1].key
-        more = shown is not None and wanted.limit is not None and state.list(wanted.prefix, after=last, limit=1)
+        limited = shown is not None and wanted.limit is not None
+        more = limited and state.list(wanted.prefix, after=last, limit=1, tier=wanted.tier)
     if shown is None:
         print_note(f"{state.scope} has no entries." if wanted == EVERY_NAME else "No entry matches.")
     elif more:
         which = ("--prefix", wanted.prefix) if wanted.prefix else ()
+        which += ("--tier", wanted.tier) if wanted.tier else ()
         options = (*which, "--after", last, "--limit", str(wanted.limit))
         print_note(f"There are more: {place.format_command('state ls', '--scope', state.scope, *options)}")
 
@@ -369,7 +374,7 @@ def _iterate_entries(state: State, wanted: NameFilter) -> Iterator[Entry]:
     after, left = wanted.after, wanted.limit
     while left is None or left > 0:
         size = ENTRIES_PER_PAGE if left is None else min(ENTRIES_PER_PAGE, left)
-        page = state.entries(wanted.prefix, after=after, limit=size)
+        page = state.entries(wanted.prefix, after=after, limit=size, tier=wanted.tier)
         yield from page
         if len(page) < size:
             return
