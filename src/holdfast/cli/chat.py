@@ -72,7 +72,7 @@ def chat(
         str | None,
         option(
             "The model: openai:gpt-5-mini, anthropic:claude-sonnet-4-5, openai:NAME@ADDRESS or scripted. Default: "
-            f"{MODEL_VARIABLE}, else to the provider whose API key is set, else to scripted, which needs no key.",
+            f"{MODEL_VARIABLE}, else the provider whose API key is set, else scripted, which needs no key.",
             env_var=MODEL_VARIABLE,
         ),
     ] = None,

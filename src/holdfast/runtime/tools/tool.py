@@ -137,9 +137,9 @@ class Tool(Generic[P, R]):
         if self._signature is not None and self._signature.call is not None:
             given[self._signature.call] = call
         name, timeout = self.definition.name, self.timeout
-        # The time limit starts when the function does. A tool is user code. Its exceptions pass through, with five
-        # exceptions: SystemExit, KeyboardInterrupt, a cancellation of itself, GeneratorExit and StopIteration would end
-        # or hang the waiter, or the event loop that all others share.
+        # The time limit starts when the function does. A tool is user code: what it raises passes through,
+        # except SystemExit, KeyboardInterrupt, a cancellation of itself, GeneratorExit and StopIteration, which would
+        # end or hang the waiter, or the event loop that all others share.
         try:
             async with asyncio.timeout(timeout if self.is_async else None) as timer:
                 if self.is_async:
