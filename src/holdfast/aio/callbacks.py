@@ -199,10 +199,6 @@ class AsyncSummarizer(Protocol):
 AnySummarizer = SummarizerChoice | AsyncSummarizer | Callable[..., Awaitable[str]]
 
 
-AnyStore = Any
-"""A `StoreChoice`, or a store of `open_store_async`, or one scope of it."""
-
-
 class AsyncCompaction:
     """The compaction of one thread of a session."""
 
