@@ -226,7 +226,9 @@ def plan_compaction(
 
     plan = summaries.plan_summary(env, stream, keep=keep, whole=whole)
     # Pinned messages stay as they are, so summarising them saves nothing.
-    return None if plan is None or all(message.pinned for message in plan.messages) else plan
+    if plan is None or all(message.pinned for message in plan.messages):
+        return None
+    return replace(plan, flushed=open_flush_scope(env, stream, config))  # Before a model is paid for the summary.
 
 
 def write_compaction(
@@ -248,8 +250,7 @@ def write_compaction(
         said = load_messages(env, [goal])[0].text[:MAX_GOAL_CHARS]
         text = f"What the user asked for first: {said}\n{words.text}"
         words = replace(words, text=text if config.max_length is None else fit_text(text, config.max_length, len))
-    scope = open_flush_scope(env, plan.stream, config)
-    plan = replace(plan, flushed=scope)
+    scope = plan.flushed
 
     def drafts(summary: str) -> dict[str, Sequence[Draft]]:
         found: dict[str, Sequence[Draft]] = {}
