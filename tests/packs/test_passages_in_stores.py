@@ -344,6 +344,30 @@ def test_a_reset_reaches_scopes_that_another_process_added_to_the_store(kb: Stat
         check_same(hf, kb, "session/b")
 
 
+def test_a_scope_that_cannot_be_copied_keeps_no_other_from_being_erased(
+    hf: Holdfast, kb: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(storage: Any, scope: str, *given: Any) -> int:
+        if scope != "session/a":
+            raise InvalidValue("Not this one.")
+        return write(storage, scope, *given)
+
+    write = recall.write_entry
+    talk(hf.as_user("ann"), kb)
+    chats = [talk(hf, kb, name) for name in "bcdefgh"]
+    with monkeypatch.context() as broken:
+        broken.setattr(recall, "write_entry", refuse)
+        for chat in chats:
+            chat.append(["It rains.", "It still rains."])
+            with pytest.warns(RuntimeWarning, match="Not this one"):
+                chat.compact(1, store=True)
+        with pytest.warns(RuntimeWarning, match="Not this one"):
+            hf.journal.erase("ann")
+        assert kb("session/a").list() == []
+    hf.session("b").compaction.add_rule(CompactionConfig(threshold=99, store=kb))
+    check_same(hf, kb, "session/b")
+
+
 class Killed(BaseException):
     """The end of a process."""
 
@@ -425,7 +449,10 @@ def test_a_compaction_looks_at_its_own_passages_alone(
 
 
 def test_the_async_client_copies_and_retracts(tmp_path: Path) -> None:
+    embedded: list[str] = []
+
     async def embed(texts: Any) -> Any:
+        embedded.extend(texts)
         return [[float(len(text)), 1.0] for text in texts]
 
     async def run() -> None:
@@ -444,6 +471,11 @@ def test_the_async_client_copies_and_retracts(tmp_path: Path) -> None:
             assert "4471" in repr((await chat.pack(4_000, query="garage code")).segments)
             await chat.reset()
             assert await kb("user/ann").list() == []
+            other = await hf.session("b")
+            await other.append(["The cellar is dry.", "It rains.", "It still rains."])
+            await other.compact(1, store=True)
+            await other.compact(0, store=kb)
+            assert any("cellar" in text for text in embedded), "what was compacted before is copied with its vector"
 
     asyncio.run(run())
 

@@ -181,22 +181,27 @@ class PassageMirror:
 
     def catch_up(self) -> None:
         """Make the store agree with the journal wherever it may differ. What fails stays pending."""
+        failed: dict[str, HoldfastError] = {}
         with self._guard.lock:
-            while self._pending:
-                scope = self._pending.pop()
-                try:
-                    if scope == ALL_SCOPES:
-                        self._list_scopes()
-                    elif scope in self._scopes or self._find_owner(scope) == self._owner:
-                        self._scopes.add(scope)
-                        self._update(scope)
-                except BaseException:
-                    self._pending.add(scope)
-                    raise
+            try:
+                while self._pending:
+                    scope = self._pending.pop()
+                    failed[scope] = Unavailable()  # Until it is done, whatever interrupts it.
+                    try:
+                        self._update(scope) if scope else self._list_scopes()
+                        del failed[scope]
+                    except Unavailable:
+                        raise  # The other scopes would wait for the store in vain.
+                    except HoldfastError as error:
+                        failed[scope] = error
+            finally:
+                self._pending.update(failed)
             if self._log_is_dirty:
                 with suppress(Busy):  # A reader needs the log; the next call tries again.
                     getattr(self.storage.store, "truncate_log", lambda: None)()
                     self._log_is_dirty = False
+        if failed:
+            raise next(iter(failed.values()))
 
     def _find_owner(self, scope: str) -> str | None:
         stored = self.storage.store.get(OWNER_SCOPE, RESERVED_PREFIX + scope)
@@ -214,6 +219,9 @@ class PassageMirror:
 
     def _update(self, scope: str) -> None:
         """Copy what the new events of a scope name; after a retraction, or the first time, compare all its passages."""
+        if scope not in self._scopes and self._find_owner(scope) != self._owner:
+            return
+        self._scopes.add(scope)
         head = self._env.journal.head(self._env.tenant, scope)
         now, seen = 0 if head is None else head.version, self._seen.get(scope)
         query = EventQuery(
@@ -241,7 +249,7 @@ class PassageMirror:
             {key: entry.value for key, entry in list_stored(storage, scope, PASSAGE_PREFIX)}
             for storage in (journal_storage(self._env), self.storage)
         )
-        for key in sorted(ours.keys() | theirs.keys()):
+        for key in sorted(ours.keys() | theirs.keys(), key=lambda key: (key in ours, key)):  # Deletions come first.
             if ours.get(key) != theirs.get(key):
                 self._copy(scope, key)
         self._log_is_dirty |= not theirs.keys() <= ours.keys()
