@@ -401,6 +401,7 @@ def open_storage(
         transients=TransientEntries(settings.transient_entries),
         tenant=DEFAULT_TENANT,
         embedder=embeds,
+        reserving=True,
     )
 
 

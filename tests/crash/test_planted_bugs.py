@@ -134,9 +134,9 @@ def content_left_in_free_pages(patch: pytest.MonkeyPatch) -> None:
 
 
 def log_not_truncated(patch: pytest.MonkeyPatch) -> None:
-    from holdfast.journal.sqlite import erase as erasing
+    from holdfast.sqlite.pool import SqlitePool
 
-    patch.setattr(erasing, "_truncate_log", lambda journal: None)
+    patch.setattr(SqlitePool, "truncate_log", lambda self: None)
 
 
 def chain_without_facts(patch: pytest.MonkeyPatch) -> None:

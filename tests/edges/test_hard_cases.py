@@ -151,17 +151,17 @@ def test_one_erasure_does_not_call_another_one_done(tmp_path: Path, monkeypatch:
     with holdfast.open(tmp_path / "a.db") as hf:
         for name in ("alice", "bob"):
             hf.as_user(name).journal.append("s", "app.noted", {"of": name}, files=[BIG + name.encode()])
-        original = erase._truncate_log
+        original = pool.SqlitePool.truncate_log
 
-        def meanwhile(journal: SqliteJournal) -> None:
-            original(journal)
-            monkeypatch.setattr(erase, "_truncate_log", original)
+        def meanwhile(connections: pool.SqlitePool) -> None:
+            original(connections)
+            monkeypatch.setattr(pool.SqlitePool, "truncate_log", original)
             with monkeypatch.context() as patch:
                 patch.setattr(erase, "finish_erasures", lambda journal: (_ for _ in ()).throw(holdfast.Unavailable))
                 with pytest.raises(holdfast.errors.Busy, match="committed"):
                     hf.journal.erase("bob")
 
-        monkeypatch.setattr(erase, "_truncate_log", meanwhile)
+        monkeypatch.setattr(pool.SqlitePool, "truncate_log", meanwhile)
         hf.journal.erase("alice")
         assert [finding.kind for finding in hf.journal.verify().findings] == ["erasures"]
         assert hf.journal.erase("bob").events == 1

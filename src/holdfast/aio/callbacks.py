@@ -199,10 +199,6 @@ class AsyncSummarizer(Protocol):
 AnySummarizer = SummarizerChoice | AsyncSummarizer | Callable[..., Awaitable[str]]
 
 
-AnyStore = Any
-"""A `StoreChoice`, or a store of `open_store_async`, or one scope of it."""
-
-
 class AsyncCompaction:
     """The compaction of one thread of a session."""
 
@@ -222,7 +218,8 @@ class AsyncCompaction:
         calls: summaries.ModelCalls = []
         with summaries.collect_calls(self._env, calls):
             for attempt in range(1, COMPACT_TRIES + 1):
-                planned = await self._threads.run(self._make_plan, whole)
+                # An async embedder may belong to the store that passages are copied to, here and below.
+                planned = await run_search(self._threads, partial(self._make_plan, whole))
                 if planned is None:
                     return None
                 chosen, plan, most = planned
@@ -230,7 +227,6 @@ class AsyncCompaction:
                 text = await self._make_async(chosen).summarise_async(originals, max_tokens=most)
                 used = summaries.sum_calls(self._env, calls)
                 try:
-                    # An async embedder may belong to the store that passages are copied to.
                     write = partial(self._write_summary, plan, text, chosen.name, used)
                     return await run_search(self._threads, write)
                 except Conflict:

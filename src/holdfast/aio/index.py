@@ -6,9 +6,10 @@ Cancelling an await does not cancel the write; repeat it with its key to learn t
 
 from __future__ import annotations
 
-from holdfast.aio.callbacks import AnyStore, AnySummarizer, LoopSummarizer, run_with_rules
+from holdfast.aio.callbacks import AnySummarizer, LoopSummarizer, run_with_rules
 from holdfast.aio.executor import ThreadPools, make_async, make_pages, run_pack
 from holdfast.client.index import IndexView, choose_frame_summarizer
+from holdfast.client.state import StoreChoice
 from holdfast.model.summarizers import resolve_summarizer as checked
 from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionResult
 
@@ -71,7 +72,7 @@ class AsyncIndexView:
         summarizer: AnySummarizer | None = None,
         max_tokens: int = DEFAULT_SUMMARY_TOKENS,
         timeout: float | None = None,
-        store: AnyStore = False,
+        store: StoreChoice = False,
         strict: bool = False,
         key: str | None = None,
     ) -> CompactionResult:

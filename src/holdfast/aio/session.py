@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
-from holdfast.aio.callbacks import AnyStore, AnySummarizer, AsyncCompaction, run_offer, run_search, run_with_rules
+from holdfast.aio.callbacks import AnySummarizer, AsyncCompaction, run_offer, run_search, run_with_rules
 from holdfast.aio.executor import AsyncTwin, ThreadPools, iterate_pages, make_async, run_pack
 from holdfast.aio.session_views import AsyncSessionCompaction, AsyncSessionDetails, AsyncSessionPacks
 from holdfast.aio.turn import AsyncTurn
 from holdfast.client.options import AppendOptions, TurnOptions
 from holdfast.client.session import Session
+from holdfast.client.state import StoreChoice
 from holdfast.flow.sessions.sessions import streams_of
 from holdfast.ports import Env
 from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionConfig
@@ -144,7 +145,7 @@ class AsyncSession(AsyncTwin[Session]):
         summarizer: AnySummarizer | None = None,
         max_tokens: int = DEFAULT_SUMMARY_TOKENS,
         whole: bool = False,
-        store: AnyStore = False,
+        store: StoreChoice = False,
     ) -> Summary | None:
         """See Session.compact. An async summarizer is awaited here, any other runs in a thread."""
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, store=store)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Self, TypeVar, Unpack, overload
+from typing import Any, Final, Protocol, Self, TypeVar, Unpack, overload
 
 from holdfast.client.options import StoreOptions, refuse_unknown
 from holdfast.connect import open_storage
@@ -328,5 +328,12 @@ class StateStore:
         return f"StateStore({type(self.storage.store).__name__})"
 
 
-StoreChoice = bool | str | State | StateStore
+class StoreView(Protocol):
+    """A store or one scope of it, of either client."""
+
+    @property
+    def storage(self) -> Storage: ...
+
+
+StoreChoice = bool | str | StoreView
 """A place for compacted passages: a scope of `hf.state`, where True is the session's, or another store as well."""

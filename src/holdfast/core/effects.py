@@ -145,9 +145,7 @@ def check_sink(name: object) -> str:
 def _check_state(effect: Any) -> None:
     if effect.store is not None:
         check_sink(effect.store)
-    else:
-        names = (getattr(effect, name, "") for name in ("key", "source", "target"))
-        rules.check_not_reserved(*names)
+    rules.check_not_reserved(*(getattr(effect, name, "") for name in ("key", "source", "target")))
     if isinstance(effect, effects.WriteState):
         rules.check_entry_key(effect.key)
         rules.check_options(options_of(effect), Scope.of(effect.scope))

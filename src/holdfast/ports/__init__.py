@@ -299,5 +299,5 @@ class Env(msgspec.Struct, frozen=True, kw_only=True):
     """The compaction strategies that this client was given, by name."""
     rules: dict[tuple[str, str], Any] = {}
     """The session rules of this process, by tenant and session's stream."""
-    mirrors: dict[tuple[str, str, int], PassageMirror] = {}
-    """The stores that follow the passages of a scope, by tenant, scope and identity of the store."""
+    mirrors: dict[tuple[str, int], PassageMirror] = {}
+    """The stores with copies of compacted passages, by tenant and identity of the store."""

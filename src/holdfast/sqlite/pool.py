@@ -27,7 +27,7 @@ from typing import TypeVar, TypeVarTuple
 
 import apsw
 
-from holdfast.errors import Closed, FileMoved, HoldfastError, OutcomeUnknown, Refused
+from holdfast.errors import Busy, Closed, FileMoved, HoldfastError, OutcomeUnknown, Refused
 from holdfast.records.batches import Head
 from holdfast.sqlite.connection import (
     DRIVER_ERRORS,
@@ -209,6 +209,18 @@ class SqlitePool:
             except apsw.Error:
                 pass  # Dropping the connection ends its transaction.
         self.drop_writer(suspect=committing)
+
+    def truncate_log(self) -> None:
+        """Empty the log, which still holds what was deleted."""
+
+        def truncate(connection: apsw.Connection) -> int:
+            try:
+                return connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)[0]
+            except apsw.BusyError:
+                return -1
+
+        if self.write(truncate) != 0:
+            raise Busy("A reader keeps the log from being emptied.")
 
     @contextmanager
     def reader(self, *, once: bool = False) -> Iterator[apsw.Connection]:

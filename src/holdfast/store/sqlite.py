@@ -201,6 +201,10 @@ class SqliteStore:
             if removed < PURGE_BATCH:
                 return total
 
+    def truncate_log(self) -> None:
+        """Empty the log, which still holds what was deleted; Busy while a reader needs it."""
+        self._connections.truncate_log()
+
     # the graph
 
     def link(self, edge: Edge) -> None:

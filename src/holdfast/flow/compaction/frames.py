@@ -265,7 +265,7 @@ class FrameCompaction:
         self._strict, self._key = strict, None if key is None else check_key(key)
         self.stream = read.find_frame_stream(env, frame)
         check_live(env, read.load_current_state(env, self.stream), frame)
-        self.scope = threads.flush_scope(env, self.stream, config)
+        self.scope = threads.open_flush_scope(env, self.stream, config)
 
     def live_frame(self, states: States) -> FrameState:
         """Return the frame as it is now; refuse one that has ended."""

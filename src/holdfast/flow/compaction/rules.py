@@ -81,7 +81,7 @@ def add_rule(
     """
     rule = check_rule(env, given, choose, awaits=wait is not None)
     if isinstance(rule.action, CompactionConfig):
-        threads.flush_scope(env, session, rule.action)  # A store that cannot be used is refused here.
+        threads.open_flush_scope(env, session, rule.action)  # A store that cannot be used is refused here.
     place = (env.tenant, session)
     standing = env.rules.setdefault(place, SessionRules(choose))
     standing.choose, standing.wait = choose, wait or standing.wait

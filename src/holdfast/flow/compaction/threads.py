@@ -226,7 +226,9 @@ def plan_compaction(
 
     plan = summaries.plan_summary(env, stream, keep=keep, whole=whole)
     # Pinned messages stay as they are, so summarising them saves nothing.
-    return None if plan is None or all(message.pinned for message in plan.messages) else plan
+    if plan is None or all(message.pinned for message in plan.messages):
+        return None
+    return replace(plan, flushed=open_flush_scope(env, stream, config))  # Before a model is paid for the summary.
 
 
 def write_compaction(
@@ -248,8 +250,7 @@ def write_compaction(
         said = load_messages(env, [goal])[0].text[:MAX_GOAL_CHARS]
         text = f"What the user asked for first: {said}\n{words.text}"
         words = replace(words, text=text if config.max_length is None else fit_text(text, config.max_length, len))
-    scope = flush_scope(env, plan.stream, config)
-    plan = replace(plan, flushed=scope)
+    scope = plan.flushed
 
     def drafts(summary: str) -> dict[str, Sequence[Draft]]:
         found: dict[str, Sequence[Draft]] = {}
@@ -268,18 +269,20 @@ def write_compaction(
 
 
 def flush_scope(env: Env, stream: str, config: CompactionConfig) -> str | None:
-    """Return the scope that compacted passages are written to, by default the session's; None if flushing is off.
-
-    If another store is to have them too, it follows the scope from now on.
-    """
+    """Return the scope that compacted passages are written to, by default the session's; None if flushing is off."""
     store = config.store
     if isinstance(store, bool):
         return resolve_session_stream(env, stream) if store else None
-    storage = storage_of(store)
-    if storage is None:
+    if storage_of(store) is None:
         return Scope.of(store).text
-    scope: str = getattr(store, "scope", None) or resolve_session_stream(env, stream)
-    mirror_passages(env, scope, storage)
+    return getattr(store, "scope", None) or resolve_session_stream(env, stream)
+
+
+def open_flush_scope(env: Env, stream: str, config: CompactionConfig) -> str | None:
+    """Return the same scope; another store that is to have its passages follows it from now on, or refuses."""
+    scope, storage = flush_scope(env, stream, config), storage_of(config.store)
+    if scope is not None and storage is not None:
+        mirror_passages(env, scope, storage)
     return scope
 
 

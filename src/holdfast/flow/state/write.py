@@ -201,7 +201,8 @@ def delete_entry(
 ) -> bool:
     """Delete a key with its transient value; return True if there was a value."""
     place, key = Scope.of(scope).text, rules.check_entry_key(key)
-    if not key.startswith(PASSAGE_PREFIX):  # A passage is written by holdfast alone, and its owner may delete it.
+    # A passage is written by holdfast alone, and its owner may delete it from the journal, which its copies follow.
+    if not (key.startswith(PASSAGE_PREFIX) and "history" in storage.store.capabilities):
         check_writable(storage, key)
     rules.check_expected(expected)
     if once is None:

@@ -121,20 +121,7 @@ def finish_erasures(journal: SqliteJournal) -> None:
 
     # Under the write lock: the same body may be placed again meanwhile, and must not lose its file.
     begun = journal.connections.transact(remove_files)
-    _truncate_log(journal)
+    journal.connections.truncate_log()
     done = [(number, subject) for _, subject, number in begun]
     # This last commit also syncs the emptied log. Erasures that began since are not finished by it.
     journal.connections.transact(lambda connection: connection.executemany(queries()["erasure_done"], done))
-
-
-def _truncate_log(journal: SqliteJournal) -> None:
-    """Empty the log, which still holds the erased content."""
-
-    def truncate(connection: apsw.Connection) -> int:
-        try:
-            return connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)[0]
-        except apsw.BusyError:
-            return -1
-
-    if journal.connections.write(truncate) != 0:
-        raise Busy("A reader keeps the log from being emptied.")
