@@ -124,7 +124,7 @@ def test_stores_survive_threads_that_fork_at_the_same_time(tmp_path: Path) -> No
     store.close()
 
 
-def begin_between_closing_and_forking(hf: holdfast.Holdfast, patch: pytest.MonkeyPatch) -> None:
+def begin_between_closing_and_forking(hf: holdfast.Holdfast, patch: pytest.MonkeyPatch, wait: float = 0.2) -> None:
     """Start an append in another thread once the connections are closed: it waits until the fork is done."""
     close, done = pool.SqlitePool.close_before_fork, threading.Event()
     began: list[threading.Thread] = []
@@ -138,7 +138,7 @@ def begin_between_closing_and_forking(hf: holdfast.Holdfast, patch: pytest.Monke
         if not began:
             began.append(threading.Thread(target=append, daemon=True))
             began[0].start()
-            done.wait(0.2)
+            done.wait(wait)
 
     with patch.context() as inner:
         inner.setattr(pool.SqlitePool, "close_before_fork", close_and_append)
@@ -205,7 +205,7 @@ def test_planted_bugs_of_forking_are_caught(
         with monkeypatch.context() as patch:
             plant(patch)
             with pytest.raises(AssertionError, match="Refused: This process was forked"):
-                begin_between_closing_and_forking(hf, patch)
+                begin_between_closing_and_forking(hf, patch, wait=2)  # Long enough on a busy machine.
 
 
 FORKS_OVERLAP = """
