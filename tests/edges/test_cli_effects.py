@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import holdfast
-from holdfast.cli import effects
+from holdfast.cli import effects, output
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.main import main
 from holdfast.cli.output import escape_text
@@ -146,7 +146,7 @@ def test_nothing_in_an_effect_reaches_the_terminal_as_a_command(
 
 
 def test_a_leak_to_the_terminal_would_be_noticed(cli: Cli, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(effects, "format_text", lambda text, nothing: text or nothing)
+    monkeypatch.setattr(output, "format_text", lambda text, nothing: text or nothing)
     assert shown_unsafely(cli("effects", made.path).out)
 
 

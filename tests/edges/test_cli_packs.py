@@ -14,8 +14,7 @@ from typing import NamedTuple
 import pytest
 
 import holdfast
-from holdfast.cli import pack as cli_pack
-from holdfast.cli import sessions as cli_messages
+from holdfast.cli import output
 from holdfast.cli.main import main
 from holdfast.cli.pack import DECISION_COLUMNS, SEGMENT_COLUMNS
 from holdfast.core.packs.manifest import REASONS
@@ -194,8 +193,7 @@ def test_nothing_in_a_pack_reaches_the_terminal_as_a_command(cli: Cli, made: Mad
 
 
 def test_a_leak_to_the_terminal_would_be_noticed(cli: Cli, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (cli_messages, cli_pack):
-        monkeypatch.setattr(module, "escape_text", lambda text: text)
+    monkeypatch.setattr(output, "escape_text", lambda text: text)
     assert shown_unsafely(cli("pack", made.path, "bob").out)
 
 

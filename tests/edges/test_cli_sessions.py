@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.cli import sessions
+from holdfast.cli import output
 from holdfast.cli.main import main
 from holdfast.cli.output import encode_json, escape_json, escape_text, shorten_text
 from holdfast.cli.sessions import COLUMNS, MessagePage, format_role
@@ -255,7 +255,7 @@ def test_no_text_of_any_kind_reaches_the_terminal_as_a_command(text: str, full: 
 
 
 def test_a_leak_to_the_terminal_would_be_noticed(cli: Cli, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "escape_text", lambda text: text)
+    monkeypatch.setattr(output, "escape_text", lambda text: text)
     assert shown_unsafely(cli("messages", made.path, "bob").out)
 
 

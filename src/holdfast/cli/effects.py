@@ -17,6 +17,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli import output
 from holdfast.cli.open import (
     JournalPath,
     Json,
@@ -27,24 +28,6 @@ from holdfast.cli.open import (
     option,
     resolve_arguments,
     switch,
-)
-from holdfast.cli.output import (
-    ERASED_TEXT,
-    ProgressBar,
-    console,
-    encode_json,
-    escape_text,
-    facts_table,
-    format_duration,
-    format_text,
-    format_time,
-    plain_fields,
-    print_json,
-    print_line,
-    print_note,
-    print_result,
-    print_table,
-    shorten_text,
 )
 from holdfast.client.effects import Effects
 from holdfast.errors import HoldfastError, InvalidValue
@@ -72,21 +55,22 @@ SinkName = Annotated[str | None, option("Only effects for this sink.")]
 
 
 def ls(path: JournalPath = None, /, *, sink: SinkName = None, tenant: Tenant = None, json: Json = False) -> None:
-    with open_existing(path, tenant) as hf, ProgressBar("effects"):
+    with open_existing(path, tenant) as hf, output.ProgressBar("effects"):
         found = [info for info in list_unsettled(hf.effects) if sink is None or info.sink == sink]
     if json:
-        print_json({"effects": [plain_fields(info, "payload") for info in found]})
+        output.print_json({"effects": [output.plain_fields(info, "payload") for info in found]})
         return
     if not found:
-        print_note("No effects are waiting." if sink is None else f"No effects are waiting for the sink {sink!r}.")
+        whose = "" if sink is None else f" for the sink {sink!r}"
+        output.print_note(f"No effects are waiting{whose}.")
         return
     lanes = [list(lane) for _, lane in groupby(found, lambda info: (info.sink, info.scope))]
     rows = [_format_effect(info, first=info is lane[0]) for lane in lanes for info in lane]
-    print_table(COLUMNS, rows, _build_table, (5,))
+    output.print_table(COLUMNS, rows, _build_table, (5,))
     first = min(found, key=lambda info: {"dead": 0, "approval": 1}.get(info.status, 2))
     verb = {"dead": "retry", "approval": "approve"}.get(first.status, "show")
     command = format_command(f"effects {verb}", str(path), first.id, tenant=tenant)
-    print_note(f"{verb.capitalize()} one with: {command}")
+    output.print_note(f"{verb.capitalize()} one with: {command}")
 
 
 def list_unsettled(effects: Effects) -> list[EffectInfo]:
@@ -99,9 +83,9 @@ def show(path: LeadingPath, effect: EffectId = None, /, *, tenant: Tenant = None
     with open_existing(journal, tenant) as hf:
         info = hf.effects.get(id.strip().upper())
     if json:
-        print_json(plain_fields(info, "payload"))
+        output.print_json(output.plain_fields(info, "payload"))
     else:
-        console().print(facts_table(list(_describe_effect(info))))
+        output.console().print(output.facts_table(list(_describe_effect(info))))
 
 
 def retry(path: LeadingPath, effect: EffectId = None, /, *, tenant: Tenant = None, json: Json = False) -> None:
@@ -130,7 +114,7 @@ def _decide(decision: str, path: str, effect: str | None, tenant: str | None, js
     id = given.strip().upper()
     with open_existing(journal, tenant) as hf:
         getattr(hf.effects, decision)(id, **more)
-    print_result(json, {"effect": id, "done": done}, f"Effect {id}: {done}. {said}")
+    output.print_result(json, {"effect": id, "done": done}, f"Effect {id}: {done}. {said}")
 
 
 def _describe_effect(info: EffectInfo) -> Iterator[tuple[str, str]]:
@@ -139,15 +123,15 @@ def _describe_effect(info: EffectInfo) -> Iterator[tuple[str, str]]:
     yield "sink", info.sink
     yield "declared in", info.scope
     yield "by", info.operator or "(unknown)"
-    yield "declared at", format_time(info.declared_at)
+    yield "declared at", output.format_time(info.declared_at)
     yield "status", info.status
     yield "attempts", f"{info.attempts:,}"
     if info.status not in FINAL_STATUSES:
         yield "next try", _format_next_try(info, first=True)
     if info.answer is not None:
-        yield "answer", ERASED_TEXT if isinstance(info.answer, Erased) else encode_json(info.answer)
-    yield "reason", format_text(info.reason, "")
-    yield "payload", ERASED_TEXT if isinstance(info.payload, Erased) else encode_json(info.payload)
+        yield "answer", output.ERASED_TEXT if isinstance(info.answer, Erased) else output.encode_json(info.answer)
+    yield "reason", output.format_text(info.reason, "")
+    yield "payload", output.ERASED_TEXT if isinstance(info.payload, Erased) else output.encode_json(info.payload)
 
 
 def _format_next_try(info: EffectInfo, *, first: bool) -> str:
@@ -161,19 +145,21 @@ def _format_next_try(info: EffectInfo, *, first: bool) -> str:
     if info.status == "deferred":
         return "when its sink is available"
     left = 0 if info.retry_at is None else info.retry_at - SystemClock().now_ms()
-    return f"in {format_duration(left)}" if left > 0 else "now"
+    return f"in {output.format_duration(left)}" if left > 0 else "now"
 
 
 def _format_effect(info: EffectInfo, *, first: bool) -> tuple[str, ...]:
     return (
         info.id,
-        escape_text(info.kind),
-        escape_text(info.sink),
-        escape_text(info.scope),
+        output.escape_text(info.kind),
+        output.escape_text(info.sink),
+        output.escape_text(info.scope),
         info.status,
         f"{info.attempts:,}",
         _format_next_try(info, first=first),
-        format_text(shorten_text(info.reason, REASON_CHARS) if isinstance(info.reason, str) else info.reason, ""),
+        output.format_text(
+            output.shorten_text(info.reason, REASON_CHARS) if isinstance(info.reason, str) else info.reason, ""
+        ),
     )
 
 
@@ -249,32 +235,34 @@ def _make_webhooks(given: Sequence[str], variables: Sequence[str]) -> dict[str, 
 
 
 def _run_once(effects: Effects, names: Sequence[str], *, json: bool) -> None:
-    with ProgressBar("effects") as progress:
+    with output.ProgressBar("effects") as progress:
         total = sum(1 for info in effects.pending() if info.sink in names)
         counts = _dispatch_due(effects, names, total, progress)
         left = list_unsettled(effects)
     if json:
-        print_json({**counts, "waiting": len(left)})
+        output.print_json({**counts, "waiting": len(left)})
         return
-    print_line(_format_summary(counts))
+    output.print_line(_format_summary(counts))
     others = sorted({info.sink for info in left if info.sink not in names})
     if others:
-        print_note(f"Effects for other sinks are waiting: {', '.join(others[:8])}. Name webhooks with --webhook.")
+        output.print_note(
+            f"Effects for other sinks are waiting: {', '.join(others[:8])}. Name webhooks with --webhook."
+        )
 
 
 def _run_forever(effects: Effects, names: Sequence[str], *, json: bool) -> None:
     """Dispatch until Ctrl-C. New and due effects are seen within a second."""
     if not json:
-        print_note("Dispatching effects. Stop with Ctrl-C.")
+        output.print_note("Dispatching effects. Stop with Ctrl-C.")
     while True:
         counts = _dispatch_due(effects, names)
         if any(counts.values()):
-            print_result(json, counts, _format_summary(counts))
+            output.print_result(json, counts, _format_summary(counts))
         SystemClock().sleep(POLL_SECONDS)
 
 
 def _dispatch_due(
-    effects: Effects, names: Sequence[str], total: int | None = None, progress: ProgressBar | None = None
+    effects: Effects, names: Sequence[str], total: int | None = None, progress: output.ProgressBar | None = None
 ) -> dict[str, int]:
     """Dispatch all due effects in batches; at most `total`, so that it ends while others declare more."""
     counts = Counter(dict.fromkeys(DispatchReport.__struct_fields__, 0))

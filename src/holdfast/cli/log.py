@@ -11,21 +11,8 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli import output
 from holdfast.cli.open import JournalPath, Tenant, open_existing, switch
-from holdfast.cli.output import (
-    ERASED_TEXT,
-    Rows,
-    console,
-    encode_json,
-    escape_text,
-    format_time,
-    plain_fields,
-    print_json,
-    print_note,
-    print_pages,
-    to_plain,
-    value_to_text,
-)
 from holdfast.client.journal import JournalView
 from holdfast.errors import InvalidValue
 from holdfast.records.events.envelope import Erased, Event
@@ -60,12 +47,12 @@ def log(
             events = _read_events(hf.journal, scope, last, after=after or 0, until=until, types=kinds)
         if json:
             for event in events:
-                print_json(event_to_json(event, content))
+                output.print_json(event_to_json(event, content))
             return
         size = 1 if follow else PAGE
-        shown = print_pages(COLUMNS, events, partial(_format_event, content=content), _build_table, (0, 3), size)
+        shown = output.print_pages(COLUMNS, events, partial(_format_event, content=content), _build_table, (0, 3), size)
         if shown is None and not follow:
-            print_note("No events match.")
+            output.print_note("No events match.")
 
 
 def _read_events(journal: JournalView, scope: str | None, last: int | None, **bounds: Any) -> Iterator[Event]:
@@ -89,30 +76,31 @@ def _follow_events(
 
 def event_to_json(event: Event, content: bool) -> dict[str, Any]:
     """Convert an event to JSON. `erased` tells erased content from content that never existed."""
-    line = plain_fields(event, "content")
+    line = output.plain_fields(event, "content")
     if not content:
         del line["content"]
     return line
 
 
 def _format_event(event: Event, content: bool) -> tuple[str, ...]:
-    facts = to_plain(event.facts)
+    facts = output.to_plain(event.facts)
     if isinstance(facts, dict):
-        what = " ".join(f"{name}={value_to_text(value)}" for name, value in facts.items())
+        what = " ".join(f"{name}={output.value_to_text(value)}" for name, value in facts.items())
     else:
-        what = encode_json(facts)
+        what = output.encode_json(facts)
     if content and event.content is not None:
-        said = ERASED_TEXT if isinstance(event.content, Erased) else encode_json(to_plain(event.content))
+        erased = isinstance(event.content, Erased)
+        said = output.ERASED_TEXT if erased else output.encode_json(output.to_plain(event.content))
         what = f"{what} {said}" if what else said
-    found = (str(event.seq), format_time(event.at), event.stream, str(event.version), event.type, what)
-    return tuple(map(escape_text, found))
+    found = (str(event.seq), output.format_time(event.at), event.stream, str(event.version), event.type, what)
+    return tuple(map(output.escape_text, found))
 
 
-def _build_table(page: list[Event], rows: Rows, widths: list[int], first: bool) -> Table:
+def _build_table(page: list[Event], rows: output.Rows, widths: list[int], first: bool) -> Table:
     """Build a table for a terminal: long stream names are cut where room is short, facts are folded."""
     table = Table(box=None, show_header=first, header_style="dim", pad_edge=False)
     for name, wanted, style in zip(COLUMNS[:-1], widths, ("", "dim", "", "", "bold"), strict=False):
-        most = min(wanted, max(6, console().width // 4)) if name == "stream" else wanted
+        most = min(wanted, max(6, output.console().width // 4)) if name == "stream" else wanted
         table.add_column(name, style=style, min_width=most, max_width=most, no_wrap=True)
     table.columns[0].justify = table.columns[3].justify = "right"
     table.add_column(COLUMNS[-1], style="dim", overflow="fold")

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli import output
 from holdfast.cli.open import (
     PATH_HELP,
     Json,
@@ -24,20 +25,6 @@ from holdfast.cli.open import (
     option,
     resolve_arguments,
     switch,
-)
-from holdfast.cli.output import (
-    ProgressBar,
-    column_widths,
-    console,
-    escape_text,
-    format_time,
-    plain_fields,
-    print_json,
-    print_line,
-    print_note,
-    print_rows,
-    shorten_text,
-    to_plain,
 )
 from holdfast.cli.sessions import MessagePage, SessionArgument, Thread, find_session, message_to_json
 from holdfast.client.holdfast import Holdfast
@@ -74,7 +61,7 @@ def pack(
     if call is not None and (budget is not None or role is not None):
         raise InvalidValue("--budget and --role are for a pack made now. Leave them out, or leave out --call.")
     journal, id = resolve_arguments(path, session, "the session's id")
-    with open_existing(journal, tenant) as hf, ProgressBar("pack"):
+    with open_existing(journal, tenant) as hf, output.ProgressBar("pack"):
         line = find_session(hf, id, thread)
         how: dict[str, Any] = {} if role is None else {"role": role}
         made = line.pack(budget, **how) if call is None else line.pack_at(find_call_id(hf, line, call))
@@ -82,11 +69,11 @@ def pack(
         found = None if other is None else other.diff(made)
         shown = _pack_to_json(line, made, other, found, why=why) if json else None
     if shown is not None:
-        print_json(shown)
+        output.print_json(shown)
         return
     about = made.metadata
     if about.pack_id is not None:
-        print_line(f"pack {about.pack_id}, {format_time(about.created_at)}, role {about.role}", "dim")
+        output.print_line(f"pack {about.pack_id}, {output.format_time(about.created_at)}, role {about.role}", "dim")
     show_pack(made)
     if why:
         show_decisions(made.decisions)
@@ -119,22 +106,22 @@ def _pack_to_json(
     shown: dict[str, Any] = {
         "session": line.id,
         "thread": line.thread,
-        "metadata": plain_fields(made.metadata),
+        "metadata": output.plain_fields(made.metadata),
         **{name: getattr(made, name) for name in PACK_FIELDS},
-        "tokens": plain_fields(made.token_summary),
+        "tokens": output.plain_fields(made.token_summary),
         "shown": made.conversation.message_count,
         "left_out": made.conversation.truncated_count,
-        "tools": to_plain(made.tools),
+        "tools": output.to_plain(made.tools),
         "segments": [
-            {**plain_fields(segment), "messages": [message_to_json(message) for message in segment.messages]}
+            {**output.plain_fields(segment), "messages": [message_to_json(message) for message in segment.messages]}
             for segment in made.segments
         ],
     }
     if why:
-        shown["decisions"] = [plain_fields(one) for one in made.decisions]
+        shown["decisions"] = [output.plain_fields(one) for one in made.decisions]
     if found is not None and other is not None:
         shown["diff"] = {
-            **plain_fields(found),
+            **output.plain_fields(found),
             "with": other.metadata.pack_id,
             "added": [_segment_name(one) for one in found.added],
             "removed": [_segment_name(one) for one in found.removed],
@@ -186,10 +173,10 @@ def format_headline(pack: ContextPack) -> str:
 
 def show_pack(pack: ContextPack) -> None:
     """Print a pack: its headline, the bar and the table of segments."""
-    print_line(format_headline(pack), "bold")
+    output.print_line(format_headline(pack), "bold")
     _show_bar(pack)
     rows = [
-        (one.kind, escape_text(one.id), f"{one.estimated_tokens:,}", one.trust, first_words(pack, one))
+        (one.kind, output.escape_text(one.id), f"{one.estimated_tokens:,}", one.trust, first_words(pack, one))
         for one in pack.segments
     ]
     show_rows(SEGMENT_COLUMNS, rows, (2,), lambda row: _kind_colour(row[0]))
@@ -197,36 +184,36 @@ def show_pack(pack: ContextPack) -> None:
 
 def show_decisions(decisions: Sequence[Decision]) -> None:
     """Print every candidate, and why it is in the pack or not."""
-    print_line("")
+    output.print_line("")
     rows = [_format_decision(one) for one in decisions]
     show_rows(DECISION_COLUMNS, rows, (3, 4), lambda row: OUTCOME_STYLES.get(row[2], ""))
 
 
 def show_difference(found: PackDiff, other: str) -> None:
     """Print the differences between two packs."""
-    print_line("")
+    output.print_line("")
     level = found.level[1] if found.level[0] == found.level[1] else f"{found.level[0]} → {found.level[1]}"
-    print_line(
+    output.print_line(
         f"compared with pack {other}: {found.tokens[0]:,} → {found.tokens[1]:,} tokens, level {level}, "
         f"{found.same:,} pieces the same, the first {found.common_tokens:,} tokens in common",
         "bold",
     )
     changes = {"-": found.removed, "~": [one for _, one in found.changed], "+": found.added}
     rows = [
-        (sign, one.kind, escape_text(one.id), f"{one.estimated_tokens:,}", first_words(None, one))
+        (sign, one.kind, output.escape_text(one.id), f"{one.estimated_tokens:,}", first_words(None, one))
         for sign, some in changes.items()
         for one in some
     ]
     if rows:
         show_rows(CHANGE_COLUMNS, rows, (3,), lambda row: CHANGE_STYLES[row[0]])
     else:
-        print_line("The packs are the same.")
+        output.print_line("The packs are the same.")
 
 
 def _show_bar(pack: ContextPack) -> None:
     """Print where the budget went."""
     found = token_shares(pack._packed)
-    out = console()
+    out = output.console()
     if out.is_terminal:
         width = min(out.width, BAR_WIDTH)
         budget = max(pack.budget, 1)
@@ -240,7 +227,7 @@ def _show_bar(pack: ContextPack) -> None:
         legend.append("■ " if out.is_terminal else "", style=_kind_colour(kind)).append(f"{kind} {tokens:,}  ")
     legend.rstrip()
     out.print(legend, soft_wrap=True)
-    print_line("")
+    output.print_line("")
 
 
 def _kind_colour(kind: str) -> str:
@@ -252,10 +239,10 @@ def first_words(pack: ContextPack | None, segment: Segment) -> str:
     if segment.id == "brief" and pack is not None:
         names = ", ".join(tool.name for tool in pack.tools)
         text = " ".join(part for part in (pack.system or "", f"[tools: {names}]" if names else "") if part)
-        return escape_text(shorten_text(text, TEXT_CHARS))
+        return output.escape_text(output.shorten_text(text, TEXT_CHARS))
     page = MessagePage(segment.messages, newest=False, full=False)
     said = [piece.plain for message in segment.messages for piece in page.pieces(message)]
-    return escape_text(shorten_text("  ".join(said), TEXT_CHARS))
+    return output.escape_text(output.shorten_text("  ".join(said), TEXT_CHARS))
 
 
 def _format_decision(one: Decision) -> tuple[str, ...]:
@@ -263,18 +250,18 @@ def _format_decision(one: Decision) -> tuple[str, ...]:
     whole = "" if one.tokens is None else f"{one.tokens:,}"
     shown = f"{one.shown:,}" if one.shown else ""
     why = f"{describe_reason(one.reason)}{many}"
-    return escape_text(one.id), one.kind, one.outcome, whole, shown, one.priority, escape_text(why)
+    return output.escape_text(one.id), one.kind, one.outcome, whole, shown, one.priority, output.escape_text(why)
 
 
 def show_rows(
     columns: Sequence[str], rows: Sequence[tuple[str, ...]], right: Sequence[int], style: Callable[[Sequence[str]], str]
 ) -> None:
     """Print rows: a table for a terminal, a page at a time; aligned lines for a pipe."""
-    out = console()
+    out = output.console()
     if not out.is_terminal:
-        print_rows(columns, rows, right)
+        output.print_rows(columns, rows, right)
         return
-    widths = column_widths([columns[:-1], *(row[:-1] for row in rows)])
+    widths = output.column_widths([columns[:-1], *(row[:-1] for row in rows)])
     # The beginning of a text is enough, on one line; a reason is shown to its end.
     room = max(out.width - sum(widths) - 2 * len(widths), MIN_TEXT_WIDTH)
     cut = room if columns[-1] == "text" else TEXT_CHARS * 10
@@ -285,7 +272,7 @@ def show_rows(
             table.add_column(name, justify="right" if at in right else "left", overflow="fold", min_width=most)
         table.add_column(columns[-1], overflow="fold")
         for row in rows[start : start + PAGE_ROWS]:
-            cells = (*row[:-1], shorten_text(row[-1], cut))
+            cells = (*row[:-1], output.shorten_text(row[-1], cut))
             table.add_row(*(Text(cell, style=style(row) if at == 0 else "") for at, cell in enumerate(cells)))
         out.print(table)
 
@@ -306,38 +293,40 @@ def why(
     json: Json = False,
 ) -> None:
     place, (id, text) = locate_state((path, session, fact), ("SESSION", "FACT"), store=None, tenant=tenant)
-    with open_existing(place.journal, tenant) as hf, ProgressBar("why"):
+    with open_existing(place.journal, tenant) as hf, output.ProgressBar("why"):
         line = find_session(hf, id, thread)
         trace = line.why(text)
     if json:
-        print_json({"session": line.id, "thread": line.thread, **plain_fields(trace)})
+        output.print_json({"session": line.id, "thread": line.thread, **output.plain_fields(trace)})
         return
     show_trace(trace)
     if trace.left is not None:
         thread_of = () if thread is None else ("--thread", thread)
         command = place.format_command("pack", line.id, "--call", trace.left.call, "--why", *thread_of)
-        print_note(f"See that pack with: {command}")
+        output.print_note(f"See that pack with: {command}")
 
 
 def show_trace(trace: Trace) -> None:
     """Print where a fact was said, which calls were shown it, and what to do about it."""
-    names = ", ".join(map(escape_text, trace.found[:MAX_NAMES]))
+    names = ", ".join(map(output.escape_text, trace.found[:MAX_NAMES]))
     more = f" and {len(trace.found) - MAX_NAMES:,} more" if len(trace.found) > MAX_NAMES else ""
-    since = "" if trace.said_at is None else f", first said {format_time(trace.said_at)}"
-    print_line(f"Found in {names}{more}{since}." if names else "Not found in this conversation.", "bold")
+    since = "" if trace.said_at is None else f", first said {output.format_time(trace.said_at)}"
+    output.print_line(f"Found in {names}{more}{since}." if names else "Not found in this conversation.", "bold")
     stretches = list(_group_calls(trace.appearances))
     if stretches:
         show_rows(TRACE_COLUMNS, stretches, (0,), lambda row: TRACE_STYLES.get(row[3], ""))
     else:
-        print_line("No pack was journaled after it was said.")
+        output.print_line("No pack was journaled after it was said.")
     if trace.left is not None:
-        print_line(f"left: call {trace.left.call}, {format_time(trace.left.at)}, {_format_reason(trace.left)}")
+        output.print_line(
+            f"left: call {trace.left.call}, {output.format_time(trace.left.at)}, {_format_reason(trace.left)}"
+        )
     if trace.covered_by is not None:
-        print_line(f"covered by: {trace.covered_by}")
-    console().print(Text.assemble("now: ", (trace.now, TRACE_STYLES.get(trace.now, ""))))
-    print_line(f"fix: {trace.fix}", "bold")
+        output.print_line(f"covered by: {trace.covered_by}")
+    output.console().print(Text.assemble("now: ", (trace.now, TRACE_STYLES.get(trace.now, ""))))
+    output.print_line(f"fix: {trace.fix}", "bold")
     if trace.note is not None:
-        print_note(trace.note)
+        output.print_note(trace.note)
 
 
 def _group_calls(found: Sequence[Appearance]) -> Iterator[tuple[str, ...]]:
@@ -347,14 +336,14 @@ def _group_calls(found: Sequence[Appearance]) -> Iterator[tuple[str, ...]]:
         first = calls[0]
         yield (
             f"{len(calls):,}",
-            format_time(first.at),
+            output.format_time(first.at),
             first.call,
             first.state,
-            escape_text(first.by or ""),
+            output.escape_text(first.by or ""),
             _format_reason(first),
         )
 
 
 def _format_reason(one: Appearance) -> str:
     role = "" if one.role == "main" else f" (role {one.role})"
-    return escape_text(f"{'' if one.reason is None else describe_reason(one.reason)}{role}".strip())
+    return output.escape_text(f"{'' if one.reason is None else describe_reason(one.reason)}{role}".strip())

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from rich.padding import Padding
 from rich.text import Text
 
+from holdfast.cli import output
 from holdfast.cli.open import (
     Json,
     LeadingPath,
@@ -22,16 +23,6 @@ from holdfast.cli.open import (
     open_state,
     option,
     resolve_arguments,
-)
-from holdfast.cli.output import (
-    ProgressBar,
-    console,
-    escape_text,
-    format_time,
-    plain_fields,
-    print_json,
-    print_note,
-    print_rows,
 )
 from holdfast.cli.sessions import Thread, check_limit, find_session, format_role, message_to_json
 from holdfast.cli.state import StateJournalPath, TierName
@@ -69,7 +60,7 @@ def search(
     if thread is not None and session is None:
         raise InvalidValue("--thread needs --session. Add --session, or leave out --thread.")
     journal, asked = resolve_arguments(path, query, "what to look for")
-    with open_existing(journal, tenant) as hf, ProgressBar("search"):
+    with open_existing(journal, tenant) as hf, output.ProgressBar("search"):
         if session is not None:
             found = find_session(hf, session, thread).search(asked, limit=limit)
         else:
@@ -91,11 +82,11 @@ def state_search(
 ) -> None:
     check_limit(limit)
     place, (where, asked) = locate_state((path, scope, query), ("SCOPE", "QUERY"), store=store, tenant=tenant)
-    with open_state(place) as stored, ProgressBar("search"):
+    with open_state(place) as stored, output.ProgressBar("search"):
         found = stored(where).search(asked, limit=limit, tier=cast(Any, tier))  # `search` checks it.
         able = stored.capabilities & {"text", "vectors"}
     if not able and not json:
-        print_note("This store has no search index.")
+        output.print_note("This store has no search index.")
         return
     _report_results(found, asked, place, json=json)
 
@@ -103,20 +94,20 @@ def state_search(
 def _report_results(found: Sequence[SearchResult], query: str, place: StateLocation, *, json: bool) -> None:
     if json:
         values = [message_to_json(one.value) if isinstance(one.value, Message) else one.value for one in found]
-        results = [{**plain_fields(one), "value": value} for one, value in zip(found, values, strict=True)]
-        print_json({"query": query, "results": results})
+        results = [{**output.plain_fields(one), "value": value} for one, value in zip(found, values, strict=True)]
+        output.print_json({"query": query, "results": results})
         return
     if not found:
-        print_note("Nothing found. Try other words; only whole words match.")
+        output.print_note("Nothing found. Try other words; only whole words match.")
         return
-    out, words = console(), query_terms(query)
+    out, words = output.console(), query_terms(query)
     if out.is_terminal:
         for result in found:
             out.print(_format_head(result))
             out.print(Padding(highlight_matches(result.snippet, words), (0, 0, 1, 2)))
     else:
-        print_rows(COLUMNS, map(_format_row, found), (0,))
-    print_note(f"Read the first with: {_suggest_command(found[0], place)}")
+        output.print_rows(COLUMNS, map(_format_row, found), (0,))
+    output.print_note(f"Read the first with: {_suggest_command(found[0], place)}")
 
 
 def _suggest_command(result: SearchResult, place: StateLocation) -> str:
@@ -131,11 +122,11 @@ def _suggest_command(result: SearchResult, place: StateLocation) -> str:
 def _format_row(result: SearchResult) -> tuple[str, ...]:
     return (
         f"{result.score:.3f}",
-        escape_text(result.scope),
-        escape_text(result.key),
-        format_time(result.at),
+        output.escape_text(result.scope),
+        output.escape_text(result.key),
+        output.format_time(result.at),
         _format_author(result),
-        escape_text(" ".join(result.snippet.split())),
+        output.escape_text(" ".join(result.snippet.split())),
     )
 
 
@@ -147,9 +138,9 @@ def _format_head(result: SearchResult) -> Text:
     who = _format_author(result)
     return Text.assemble(
         (f"{result.score:.3f}", "green"),
-        f"  {escape_text(result.scope)}  ",
-        (escape_text(result.key), "bold"),
-        (f"{f'  {who}' if who else ''}  {format_time(result.at)}", "dim"),
+        f"  {output.escape_text(result.scope)}  ",
+        (output.escape_text(result.key), "bold"),
+        (f"{f'  {who}' if who else ''}  {output.format_time(result.at)}", "dim"),
     )
 
 
@@ -158,9 +149,9 @@ def highlight_matches(snippet: str, words: Sequence[str]) -> Text:
     text = " ".join(snippet.split())
     line, at = Text(), 0
     for start, end in _find_matches(text, words):
-        line.append(escape_text(text[at:start])).append(escape_text(text[start:end]), style="bold yellow")
+        line.append(output.escape_text(text[at:start])).append(output.escape_text(text[start:end]), style="bold yellow")
         at = end
-    return line.append(escape_text(text[at:]))
+    return line.append(output.escape_text(text[at:]))
 
 
 def _find_matches(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:

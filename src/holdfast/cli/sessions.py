@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli import output
 from holdfast.cli.frames import shorten_ids
 from holdfast.cli.open import (
     JournalPath,
@@ -24,27 +25,6 @@ from holdfast.cli.open import (
     option,
     resolve_arguments,
     switch,
-)
-from holdfast.cli.output import (
-    ERASED_TEXT,
-    Rows,
-    console,
-    encode_json,
-    escape_lines,
-    escape_text,
-    format_duration,
-    format_text,
-    format_time,
-    pair_table,
-    plain_fields,
-    print_json,
-    print_line,
-    print_note,
-    print_pages,
-    print_rows,
-    shorten_text,
-    to_plain,
-    write_lines,
 )
 from holdfast.client.holdfast import Holdfast
 from holdfast.client.session import Session
@@ -87,13 +67,13 @@ def sessions(
         infos = hf.sessions(user=user, title=title, status=status, order=order, limit=limit)
         found = ((info, None if info.title else _load_first_words(hf, info)) for info in infos)
         if json:
-            print_json({"sessions": [_session_to_json(*one) for one in found]})
+            output.print_json({"sessions": [_session_to_json(*one) for one in found]})
             return
-        shown = print_pages(COLUMNS, found, _format_session, _build_table, NUMBERS)
+        shown = output.print_pages(COLUMNS, found, _format_session, _build_table, NUMBERS)
     if shown is None:
-        print_note("No session matches." if user or title or status else "There are no sessions yet.")
+        output.print_note("No session matches." if user or title or status else "There are no sessions yet.")
     else:
-        print_note(f"Read one with: {format_command('messages', str(path), shown[0][0].id, tenant=tenant)}")
+        output.print_note(f"Read one with: {format_command('messages', str(path), shown[0][0].id, tenant=tenant)}")
 
 
 def check_limit(limit: int | None) -> None:
@@ -131,31 +111,36 @@ def _load_first_words(hf: Holdfast, info: SessionInfo) -> str | Erased | None:
     said = next((message for message in session if message.role == "user"), None)
     if said is None:
         return None
-    return ERASED if said.erased else shorten_text(said.text, TITLE_CHARS) or None
+    return ERASED if said.erased else output.shorten_text(said.text, TITLE_CHARS) or None
 
 
 def _session_to_json(info: SessionInfo, words: str | Erased | None) -> dict[str, Any]:
     """Convert a session to JSON with exact times and numbers. `first_words` is set if there is no title."""
     idle = max(0, SystemClock().now_ms() - info.active_at)
-    return {**plain_fields(info), "first_words": to_plain(words), "tokens": info.usage.spent, "idle_ms": idle}
+    return {
+        **output.plain_fields(info),
+        "first_words": output.to_plain(words),
+        "tokens": info.usage.spent,
+        "idle_ms": idle,
+    }
 
 
 def _format_session(one: SessionListing) -> tuple[str, ...]:
     info, words = one
     cost = info.usage.cost
     return (
-        escape_text(info.id),
-        format_text(shorten_text(info.title, TITLE_CHARS) if info.title else words, ""),
+        output.escape_text(info.id),
+        output.format_text(output.shorten_text(info.title, TITLE_CHARS) if info.title else words, ""),
         info.status,
-        escape_text(info.model or ""),
+        output.escape_text(info.model or ""),
         f"{info.messages:,}",
         f"{info.usage.spent:,}",
         f"{cost / NANO_USD:,.4f}{'' if info.usage.cost_known else '+'}" if cost else "",
-        f"{format_duration(max(0, SystemClock().now_ms() - info.active_at))} ago",
+        f"{output.format_duration(max(0, SystemClock().now_ms() - info.active_at))} ago",
     )
 
 
-def _build_table(page: list[SessionListing], rows: Rows, widths: list[int], first: bool) -> Table:
+def _build_table(page: list[SessionListing], rows: output.Rows, widths: list[int], first: bool) -> Table:
     """Build a table for a terminal: related values share a cell, so that ids, which users retype, stay whole."""
     pairs = []
     for (info, _), (id, title, status, model, messages, tokens, cost, active) in zip(page, rows, strict=True):
@@ -163,7 +148,7 @@ def _build_table(page: list[SessionListing], rows: Rows, widths: list[int], firs
         name = Text.assemble((id, "bold"), "\n", (status, STYLES.get(status, "")), (f"  {model}".rstrip(), "dim"))
         about = Text.assemble((title, "" if info.title else "italic"), "\n", (f"{used}, {active}", "dim"))
         pairs.append((name, about))
-    return pair_table(pairs, max(widths[0], MIN_ID_WIDTH))
+    return output.pair_table(pairs, max(widths[0], MIN_ID_WIDTH))
 
 
 MESSAGE_COLUMNS = ("message", "time (UTC)", "role", "tokens", "marks", "text")
@@ -195,18 +180,22 @@ def messages(
         found = line.messages(limit, before=_normalise_id(before), after=_normalise_id(after))
         if json:
             said = [message_to_json(message) for message in found]
-            print_json({"session": line.id, "thread": line.thread, "messages": said})
+            output.print_json({"session": line.id, "thread": line.thread, "messages": said})
             return
         more = _next_page_option(line, found, forwards=after is not None)
     if not found:
-        print_note("There are no messages." if before is None and after is None else "There are no more messages.")
+        output.print_note(
+            "There are no messages." if before is None and after is None else "There are no more messages."
+        )
         return
     newest = before is None and (after is None or more is None)
     _print_page(MessagePage(found, newest=newest, full=full), full=full)
     if more is not None:
         which = () if line.thread == MAIN_THREAD else ("--thread", line.thread)
         side = "Later" if more[0] == "--after" else "Earlier"
-        print_note(f"{side} messages: {format_command('messages', journal, line.id, *which, *more, tenant=tenant)}")
+        output.print_note(
+            f"{side} messages: {format_command('messages', journal, line.id, *which, *more, tenant=tenant)}"
+        )
 
 
 def fork(
@@ -228,14 +217,16 @@ def fork(
         count = len(branch)
     point = newest[0].id if newest else None
     if json:
-        print_json({"session": id, "thread": branch.thread, "from": line.thread, "at": point, "messages": count})
+        output.print_json({"session": id, "thread": branch.thread, "from": line.thread, "at": point, "messages": count})
         return
     where = "at its beginning" if point is None else f"after message {point}"
-    print_line(
+    output.print_line(
         f"Thread {branch.thread!r} of session {id!r} continues {where} of {line.thread!r}: {count:,} messages.", "green"
     )
-    print_line(f"Read it with: {format_command('messages', journal, id, '--thread', branch.thread, tenant=tenant)}")
-    print_line(f"Continue with: hf.session({id!r}, thread={branch.thread!r})")
+    output.print_line(
+        f"Read it with: {format_command('messages', journal, id, '--thread', branch.thread, tenant=tenant)}"
+    )
+    output.print_line(f"Continue with: hf.session({id!r}, thread={branch.thread!r})")
 
 
 def _normalise_id(id: str | None) -> str | None:
@@ -253,14 +244,14 @@ def _next_page_option(line: Session, found: list[Message], *, forwards: bool) ->
 
 def message_to_json(message: Message) -> dict[str, Any]:
     """Convert a message to JSON, with nothing shortened."""
-    known = plain_fields(message)
-    known["tool_calls"] = [plain_fields(call) for call in message.tool_calls]
-    known["tool_results"] = [plain_fields(result) for result in message.tool_results]
+    known = output.plain_fields(message)
+    known["tool_calls"] = [output.plain_fields(call) for call in message.tool_calls]
+    known["tool_results"] = [output.plain_fields(result) for result in message.tool_results]
     return known
 
 
 def _print_page(page: MessagePage, *, full: bool) -> None:
-    out = console()
+    out = output.console()
     if out.is_terminal:
         for message in page.messages:
             out.print(_format_head(message))
@@ -268,9 +259,9 @@ def _print_page(page: MessagePage, *, full: bool) -> None:
     elif full:
         for message in page.messages:
             lines = (line for piece in page.pieces(message) for line in piece.plain.split("\n"))
-            write_lines((f"{_format_head(message)}\n", *(f"  {line}".rstrip() + "\n" for line in lines), "\n"))
+            output.write_lines((f"{_format_head(message)}\n", *(f"  {line}".rstrip() + "\n" for line in lines), "\n"))
     else:
-        print_rows(MESSAGE_COLUMNS, map(page.format_row, page.messages), (3,))
+        output.print_rows(MESSAGE_COLUMNS, map(page.format_row, page.messages), (3,))
 
 
 def _format_head(message: Message) -> Text:
@@ -278,7 +269,7 @@ def _format_head(message: Message) -> Text:
     return Text.assemble(
         (format_role(message), ROLE_STYLES.get(message.role, "")),
         (f"  {', '.join(message_marks(message))}".rstrip(), "yellow"),
-        (f"{tokens}  {format_time(message.timestamp)}  {message.id}", "dim"),
+        (f"{tokens}  {output.format_time(message.timestamp)}  {message.id}", "dim"),
     )
 
 
@@ -297,13 +288,13 @@ class MessagePage:
     def pieces(self, message: Message) -> Iterator[Text]:
         """Yield the pieces of a message: one line each if shortened, else with all their lines."""
         if message.erased and not message.tool_calls and not message.tool_results:
-            yield Text(ERASED_TEXT, "dim italic")
+            yield Text(output.ERASED_TEXT, "dim italic")
         elif message.content:
             yield Text(self._format_text(content_text(message.content)))
         for call in message.tool_calls:
-            said = f"{escape_text(call.name)}({self._format_text(call.arguments)})"
+            said = f"{output.escape_text(call.name)}({self._format_text(call.arguments)})"
             waits = "  no result yet" if call.id in self._waiting else ""
-            line = f"→ {ERASED_TEXT if message.erased else said}  {self._labels[call.id]}{waits}"
+            line = f"→ {output.ERASED_TEXT if message.erased else said}  {self._labels[call.id]}{waits}"
             yield Text(line, "magenta")
         for result in message.tool_results:
             yield self._format_result(result, erased=message.erased)
@@ -312,7 +303,7 @@ class MessagePage:
         """Format a message as a row of the table."""
         return (
             message.id,
-            format_time(message.timestamp),
+            output.format_time(message.timestamp),
             format_role(message),
             "" if message.tokens is None else f"{message.tokens:,}",
             ", ".join(message_marks(message)),
@@ -321,14 +312,14 @@ class MessagePage:
 
     def _format_result(self, result: ToolCallResult, *, erased: bool) -> Text:
         name = self._names.get(result.tool_call_id)
-        whose = "" if name is None or erased else f"{escape_text(name)}  "
+        whose = "" if name is None or erased else f"{output.escape_text(name)}  "
         how = "interrupted: " if result.interrupted else "error: " if result.is_error else ""
-        said = ERASED_TEXT if erased else self._format_text(result_text(result.result))
+        said = output.ERASED_TEXT if erased else self._format_text(result_text(result.result))
         style = "red" if result.is_error or result.interrupted else "cyan"
         return Text(f"← {whose}{self._labels[result.tool_call_id]}  {how}{said}", style)
 
     def _format_text(self, text: str) -> str:
-        return escape_lines(text) if self._full else escape_text(shorten_text(text, SHORT_CHARS))
+        return output.escape_lines(text) if self._full else output.escape_text(output.shorten_text(text, SHORT_CHARS))
 
 
 def message_marks(message: Message) -> list[str]:
@@ -339,7 +330,7 @@ def message_marks(message: Message) -> list[str]:
 
 def format_role(message: Message) -> str:
     """Return a message's role and the speaker's name, if any."""
-    name = f" ({escape_text(shorten_text(message.name, NAME_CHARS))})" if message.name else ""
+    name = f" ({output.escape_text(output.shorten_text(message.name, NAME_CHARS))})" if message.name else ""
     return f"{message.role}{name}"
 
 
@@ -356,7 +347,7 @@ def result_text(result: Any) -> str:
         return result
     if isinstance(result, list) and result and all(isinstance(part, dict) and "type" in part for part in result):
         return content_text(result)
-    return encode_json(result)
+    return output.encode_json(result)
 
 
 def _part_text(part: Mapping[str, Any]) -> str:
@@ -369,5 +360,5 @@ def _part_text(part: Mapping[str, Any]) -> str:
     item = part.get("item")
     if named is None and isinstance(item, dict):
         named = item.get("type")
-    about = f": {shorten_text(named, SHORT_CHARS)}" if isinstance(named, str) and named != kind else ""
+    about = f": {output.shorten_text(named, SHORT_CHARS)}" if isinstance(named, str) and named != kind else ""
     return f"[{kind}{about}]"

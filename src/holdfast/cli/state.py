@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from holdfast.cli import output
 from holdfast.cli.open import (
     PATH_HELP,
     URL_VARIABLE,
@@ -37,29 +38,6 @@ from holdfast.cli.open import (
     path_exists,
     require_path,
     switch,
-)
-from holdfast.cli.output import (
-    ERASED_TEXT,
-    ProgressBar,
-    Rows,
-    console,
-    encode_json,
-    escape_json,
-    escape_lines,
-    escape_text,
-    format_duration,
-    format_time,
-    pair_table,
-    plain_fields,
-    print_json,
-    print_note,
-    print_pages,
-    print_result,
-    print_rows,
-    print_tree,
-    shorten_text,
-    value_to_text,
-    write_lines,
 )
 from holdfast.cli.sessions import check_limit
 from holdfast.cli.transfer import STDIN, read_source
@@ -114,11 +92,13 @@ def get(
     if entry is None:
         raise _make_not_found(place, state.scope, name)
     if json:
-        print_json(plain_fields(entry))
+        output.print_json(output.plain_fields(entry))
         return
     _print_value(entry.value)
-    print_note(
-        ", ".join((f"version {entry.version}", f"written {format_time(entry.written_at)}", *describe_options(entry)))
+    output.print_note(
+        ", ".join(
+            (f"version {entry.version}", f"written {output.format_time(entry.written_at)}", *describe_options(entry))
+        )
     )
 
 
@@ -162,7 +142,8 @@ def set_(
     with open_state(place, make=True) as stored:
         state = stored(where)
         into, version = state.scope, state.write(name, written, **how)
-    print_result(json, {"scope": into, "key": name, "version": version}, f"{name!r} of {into} is at version {version}.")
+    said = f"{name!r} of {into} is at version {version}."
+    output.print_result(json, {"scope": into, "key": name, "version": version}, said)
 
 
 def rm(
@@ -182,7 +163,8 @@ def rm(
         state = stored(where)
         if not state.delete(name, expected_version=expected_version, key=once):
             raise _make_not_found(place, state.scope, name)
-    print_result(json, {"scope": state.scope, "key": name, "removed": True}, f"Removed {name!r} of {state.scope}.")
+    said = f"Removed {name!r} of {state.scope}."
+    output.print_result(json, {"scope": state.scope, "key": name, "removed": True}, said)
 
 
 def describe_options(entry: Entry) -> list[str]:
@@ -191,7 +173,7 @@ def describe_options(entry: Entry) -> list[str]:
     if entry.salience is not None:
         said.append(f"salience {entry.salience:g}")
     if entry.expires_at is not None:
-        said.append(f"expires in {format_duration(max(0, entry.expires_at - SystemClock().now_ms()))}")
+        said.append(f"expires in {output.format_duration(max(0, entry.expires_at - SystemClock().now_ms()))}")
     return said
 
 
@@ -204,13 +186,13 @@ def _make_not_found(place: StateLocation, scope: str, key: str) -> EntryNotFound
 def _print_value(value: Any) -> None:
     """Print a value: over several lines on a terminal; in a pipe, JSON is one line."""
     if isinstance(value, str):
-        shown = escape_lines(value)
-    elif console().is_terminal:
-        lines = msgspec.json.format(encode_json(value), indent=2).split("\n")
-        shown = "\n".join(map(escape_json, lines))
+        shown = output.escape_lines(value)
+    elif output.console().is_terminal:
+        lines = msgspec.json.format(output.encode_json(value), indent=2).split("\n")
+        shown = "\n".join(map(output.escape_json, lines))
     else:
-        shown = escape_json(encode_json(value))
-    write_lines([shown if shown.endswith("\n") else f"{shown}\n"])
+        shown = output.escape_json(output.encode_json(value))
+    output.write_lines([shown if shown.endswith("\n") else f"{shown}\n"])
 
 
 def _read_text(source: str) -> str:
@@ -248,7 +230,7 @@ def graph(
 ) -> None:
     check_limit(limit)
     place, (where, name) = locate_state((path, scope, key), SCOPE_AND_KEY, store=store, tenant=tenant)
-    with open_state(place) as stored, ProgressBar("graph"):
+    with open_state(place) as stored, output.ProgressBar("graph"):
         state = stored(where)
         # Ask for one more than is shown, to know whether there are more.
         asked = min(limit + 1, MAX_REACHED)
@@ -256,20 +238,23 @@ def graph(
         found = state.traverse(name, depth=depth, kinds=kinds, direction=way, limit=asked)
     reached = found[:limit]
     if json:
-        found_json = [{**plain_fields(one), "path": [plain_fields(e, "data") for e in one.path]} for one in reached]
-        print_json({"scope": state.scope, "key": name, "reached": found_json})
+        found_json = [
+            {**output.plain_fields(one), "path": [output.plain_fields(e, "data") for e in one.path]} for one in reached
+        ]
+        output.print_json({"scope": state.scope, "key": name, "reached": found_json})
         return
     if not reached:
-        print_note(f"No keys are linked to {name!r} of {state.scope} in this direction.")
+        output.print_note(f"No keys are linked to {name!r} of {state.scope} in this direction.")
         return
-    top = Tree(Text.assemble((escape_text(name), "bold"), (f"  {escape_text(state.scope)}", "dim")), guide_style="dim")
+    label = Text.assemble((output.escape_text(name), "bold"), (f"  {output.escape_text(state.scope)}", "dim"))
+    top = Tree(label, guide_style="dim")
     nodes = {(state.scope, name): top}
     for one in reached:
         before, line = _follow_edge(one)
         nodes[one.scope, one.key] = nodes[before].add(line)
-    print_tree(top)
+    output.print_tree(top)
     if len(found) > limit:
-        print_note("More keys are linked. Show them with a larger --limit.")
+        output.print_note("More keys are linked. Show them with a larger --limit.")
 
 
 def _follow_edge(one: TraversalResult) -> tuple[tuple[str, str], Text]:
@@ -280,10 +265,10 @@ def _follow_edge(one: TraversalResult) -> tuple[tuple[str, str], Text]:
     edge = one.path[-1]
     forwards = (edge.target_scope, edge.target) == (one.scope, one.key)
     before = (edge.scope, edge.source) if forwards else (edge.target_scope, edge.target)
-    kind = f"{escape_text(edge.kind)} →" if forwards else f"← {escape_text(edge.kind)}"
-    line = Text.assemble((f"{kind} ", "cyan"), (escape_text(one.key), "bold"))
+    kind = f"{output.escape_text(edge.kind)} →" if forwards else f"← {output.escape_text(edge.kind)}"
+    line = Text.assemble((f"{kind} ", "cyan"), (output.escape_text(one.key), "bold"))
     if before[0] != one.scope:
-        line.append(f"  {escape_text(one.scope)}", style="dim")
+        line.append(f"  {output.escape_text(one.scope)}", style="dim")
     if edge.weight is not None:
         line.append(f"  {edge.weight:g}", style="dim")
     return before, line
@@ -334,19 +319,19 @@ def ls(
 
 def _list_scopes(place: StateLocation, wanted: NameFilter, *, json: bool) -> None:
     """List the scopes with entries. Each stream is asked for its first entry, as there is no index of them."""
-    with open_existing(place.journal, place.tenant) as hf, ProgressBar("scopes"):
+    with open_existing(place.journal, place.tenant) as hf, output.ProgressBar("scopes"):
         names = (name for name in hf.journal.streams() if name.startswith(wanted.prefix))
         later = (name for name in names if wanted.after is None or name > wanted.after)
         most = None if wanted.limit is None else min(wanted.limit, sys.maxsize)
         found = list(islice((name for name in later if hf.state(name).list(limit=1, tier=wanted.tier)), most))
     if json:
-        print_json({"scopes": found})
+        output.print_json({"scopes": found})
         return
     if not found:
-        print_note("No scope has entries." if wanted == EVERY_NAME else "No scope with entries matches.")
+        output.print_note("No scope has entries." if wanted == EVERY_NAME else "No scope with entries matches.")
         return
-    write_lines(f"{escape_text(name)}\n" for name in found)
-    print_note(f"List one with: {place.format_command('state ls', '--scope', found[0])}")
+    output.write_lines(f"{output.escape_text(name)}\n" for name in found)
+    output.print_note(f"List one with: {place.format_command('state ls', '--scope', found[0])}")
 
 
 def _list_entries(place: StateLocation, where: str, wanted: NameFilter, *, json: bool) -> None:
@@ -354,19 +339,19 @@ def _list_entries(place: StateLocation, where: str, wanted: NameFilter, *, json:
         state = stored(where)
         entries = _iterate_entries(state, wanted)
         if json:
-            print_json({"scope": state.scope, "entries": [plain_fields(entry) for entry in entries]})
+            output.print_json({"scope": state.scope, "entries": [output.plain_fields(entry) for entry in entries]})
             return
-        shown = print_pages(ENTRY_COLUMNS, entries, _format_entry, _build_entry_table, (1,), ENTRIES_PER_PAGE)
+        shown = output.print_pages(ENTRY_COLUMNS, entries, _format_entry, _build_entry_table, (1,), ENTRIES_PER_PAGE)
         last = "" if shown is None else shown[1].key
         limited = shown is not None and wanted.limit is not None
         more = limited and state.list(wanted.prefix, after=last, limit=1, tier=wanted.tier)
     if shown is None:
-        print_note(f"{state.scope} has no entries." if wanted == EVERY_NAME else "No entry matches.")
+        output.print_note(f"{state.scope} has no entries." if wanted == EVERY_NAME else "No entry matches.")
     elif more:
         which = ("--prefix", wanted.prefix) if wanted.prefix else ()
         which += ("--tier", wanted.tier) if wanted.tier else ()
         options = (*which, "--after", last, "--limit", str(wanted.limit))
-        print_note(f"There are more: {place.format_command('state ls', '--scope', state.scope, *options)}")
+        output.print_note(f"There are more: {place.format_command('state ls', '--scope', state.scope, *options)}")
 
 
 def _iterate_entries(state: State, wanted: NameFilter) -> Iterator[Entry]:
@@ -383,21 +368,21 @@ def _iterate_entries(state: State, wanted: NameFilter) -> Iterator[Entry]:
 
 def _format_entry(entry: Entry) -> tuple[str, ...]:
     return (
-        escape_text(entry.key),
+        output.escape_text(entry.key),
         str(entry.version),
-        format_time(entry.written_at),
-        escape_text(", ".join(describe_options(entry))),
-        escape_text(shorten_text(value_to_text(entry.value), VALUE_CHARS)),
+        output.format_time(entry.written_at),
+        output.escape_text(", ".join(describe_options(entry))),
+        output.escape_text(output.shorten_text(output.value_to_text(entry.value), VALUE_CHARS)),
     )
 
 
-def _build_entry_table(page: list[Entry], rows: Rows, widths: list[int], first: bool) -> Table:
+def _build_entry_table(page: list[Entry], rows: output.Rows, widths: list[int], first: bool) -> Table:
     """Build a table for a terminal: related values share a cell, so that keys, which users retype, stay whole."""
     pairs = []
     for key, version, written, how, value in rows:
         about = f"version {version}, {written}" + (f", {how}" if how else "")
         pairs.append((Text(key, style="bold"), Text.assemble(value, "\n", (about, "dim"))))
-    return pair_table(pairs, max(widths[0], len(ENTRY_COLUMNS[2])))
+    return output.pair_table(pairs, max(widths[0], len(ENTRY_COLUMNS[2])))
 
 
 def history(
@@ -421,20 +406,22 @@ def history(
         why = f"{name!r} of {state.scope} never had a value. See `{command}`; check key and scope."
         raise EntryNotFound(why, scope=state.scope, key=name)
     if json:
-        values = [plain_fields(one, "value") for one in found[:limit]]
-        print_json({"scope": state.scope, "key": name, "history": values})
+        values = [output.plain_fields(one, "value") for one in found[:limit]]
+        output.print_json({"scope": state.scope, "key": name, "history": values})
         return
     _print_history(found[:limit])
     if len(found) > limit:
-        print_note("There are earlier values. Show them with a larger --limit.")
+        output.print_note("There are earlier values. Show them with a larger --limit.")
 
 
 def _print_history(found: Sequence[Revision]) -> None:
     values = [_format_revision(one) for one in found]
-    rows = [(str(one.version), format_time(one.at), value.plain) for one, value in zip(found, values, strict=True)]
-    out = console()
+    rows = [
+        (str(one.version), output.format_time(one.at), value.plain) for one, value in zip(found, values, strict=True)
+    ]
+    out = output.console()
     if not out.is_terminal:
-        print_rows(REVISION_COLUMNS, rows, (0,))
+        output.print_rows(REVISION_COLUMNS, rows, (0,))
         return
     table = Table(*REVISION_COLUMNS, box=None, header_style="dim", pad_edge=False)
     table.columns[0].justify, table.columns[1].style, table.columns[1].no_wrap = "right", "dim", True
@@ -447,7 +434,8 @@ def _print_history(found: Sequence[Revision]) -> None:
 def _format_revision(revision: Revision) -> Text:
     """Format the value that a revision set."""
     if revision.deleted:
-        return Text("(deleted)" if revision.cause == "call" else f"(deleted: {escape_text(revision.cause)})", "yellow")
+        why = "" if revision.cause == "call" else f": {output.escape_text(revision.cause)}"
+        return Text(f"(deleted{why})", "yellow")
     if isinstance(revision.value, Erased):
-        return Text(ERASED_TEXT, "dim italic")
-    return Text(escape_text(shorten_text(value_to_text(revision.value), VALUE_CHARS)))
+        return Text(output.ERASED_TEXT, "dim italic")
+    return Text(output.escape_text(output.shorten_text(output.value_to_text(revision.value), VALUE_CHARS)))
