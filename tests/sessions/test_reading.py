@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response
 
 import holdfast
-from holdfast.core.wire import anthropic, openai_chat, openai_responses, read
+from holdfast.core.wire import anthropic, openai_chat, openai_responses, plain_data, read
 from holdfast.core.wire.read import read_input
 from holdfast.core.wire.stream import StreamAccumulator
 from holdfast.errors import HoldfastError, InvalidMessage, TooLarge
@@ -228,8 +228,8 @@ def too_long() -> Iterator[Any]:
 def test_what_is_too_long_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     for item in too_long():
         with monkeypatch.context() as patch:
-            for name in ("to_plain_data", "dump_record", "_mark_partial"):
-                patch.setattr(read, name, None)
+            for module, name in ((plain_data, "to_plain_data"), (plain_data, "dump_record"), (read, "_mark_partial")):
+                patch.setattr(module, name, None)
             with pytest.raises(TooLarge, match="more than 1"):
                 read_input(item)
 

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from holdfast.core.compaction import sentences
 from holdfast.core.compaction.sentences import split_sentences as sentences_sentences
 from holdfast.core.compaction.sentences import split_words
+from holdfast.core.compaction.summary import render_transcript
 from holdfast.errors import InvalidValue
 from holdfast.model import summarizers
-from holdfast.model.summarizers import ExtractiveSummarizer, estimate_tokens, render_transcript
+from holdfast.model.summarizers import ExtractiveSummarizer, estimate_tokens
 from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult
 from tests.scale import seeded, volume
 

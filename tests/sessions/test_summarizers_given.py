@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.core.compaction import summary
 from holdfast.core.compaction.summary import render_transcript, split_transcript
 from holdfast.errors import EffectFailed, InvalidValue, ModelFailed, SummaryFailed
-from holdfast.model import summarizers
 from holdfast.model.summarizers import ExtractiveSummarizer, ModelSummarizer, is_async, resolve_summarizer
 from holdfast.model.tokenizers import resolve_tokenizer
 from holdfast.records.messages import Message, ModelReply
@@ -301,7 +301,7 @@ def test_a_part_that_is_not_summarised_fails_the_whole() -> None:
 
 
 def test_planted_a_prompt_without_bounds_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summarizers, "split_transcript", lambda told, room, count: [told])
+    monkeypatch.setattr(summary, "split_transcript", lambda told, room, count: [told])
     with pytest.raises(SummaryFailed, match="tokens to a model of"):
         check_long_talk(Prompted())
 

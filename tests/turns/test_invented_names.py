@@ -12,7 +12,7 @@ import holdfast
 from holdfast import Message, ToolCallRequest, ToolCallResult, tool
 from holdfast.core.sessions import tokens
 from holdfast.core.sessions.tokens import Framing, message_tokens
-from holdfast.core.wire import anthropic, openai_chat, openai_responses, tools
+from holdfast.core.wire import anthropic, openai_chat, openai_responses, plain_data, tools
 from holdfast.core.wire import calls as wire_calls
 from holdfast.core.wire.tools import sendable_tool_name
 from holdfast.errors import ModelFailed
@@ -217,7 +217,7 @@ def names_have_no_mark(patch: pytest.MonkeyPatch) -> None:
 
 
 def blank_prompts_are_sent(patch: pytest.MonkeyPatch) -> None:
-    for module in (openai_chat, openai_responses, anthropic):
+    for module in (openai_chat, plain_data):
         patch.setattr(module, "drop_blank_prompt", lambda system: system)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import InvalidValue, ModelFailed
-from holdfast.model import http
+from holdfast.model import exchange, http
 from holdfast.model.exchange import Fault as Unsent
 from holdfast.model.http import HttpModel
 from holdfast.model.providers import ADAPTERS, AnthropicMessages, OpenAIChat, OpenAIResponses, create_model
@@ -163,7 +163,7 @@ def call_without_a_key(kind: str, monkeypatch: pytest.MonkeyPatch, url: str | No
         sent.append(url)
         raise Unsent("It was called.", kind="unavailable")
 
-    monkeypatch.setattr(http, "send_request", send)
+    monkeypatch.setattr(exchange, "send_request", send)
     set_connection(monkeypatch, None, url or "https://variable.example/v1")
     with pytest.raises(ModelFailed) as failed:
         asyncio.run(ADAPTERS[kind]("m", attempts=1, **how).reply(ModelCall(pack=Shown())))

@@ -26,15 +26,8 @@ from holdfast.core.numbers import is_number
 from holdfast.core.wire.formats import Format
 from holdfast.core.wire.stream import StreamAccumulator
 from holdfast.errors import InvalidValue, ModelFailed
-from holdfast.model.exchange import (
-    ANSWERED_KINDS,
-    DeltaRelay,
-    Fault,
-    ListenerError,
-    parse_reply,
-    response_usage,
-    send_request,
-)
+from holdfast.model import exchange
+from holdfast.model.exchange import DeltaRelay, Fault, ListenerError
 from holdfast.ports import Clock
 from holdfast.records.messages import Delta, Message, ModelCall, ModelReply
 from holdfast.records.usage import Usage
@@ -151,7 +144,7 @@ class HttpModel:
                 fault = caught
             # Raised outside the except block: a driver's error as context would hold the request with its key.
             used = _add_usage(used, fault.usage)
-            answered += fault.kind in ANSWERED_KINDS
+            answered += fault.kind in exchange.ANSWERED_KINDS
             wait = None if answered >= ANSWERED_LIMIT else self._retry_delay(fault, attempt, began)
             if wait is None:
                 raise self._build_error(fault, attempt, used, voice, key)
@@ -190,11 +183,11 @@ class HttpModel:
         self, url: str, body: bytes, headers: dict[str, str], asked: ModelCall, voice: DeltaRelay
     ) -> tuple[Message, str | None, Usage | None]:
         pieces = self._make_accumulator(asked)
-        answer = await send_request(self._get_client(), url, body, headers, pieces, voice, self._clock.now_ms)
+        answer = await exchange.send_request(self._get_client(), url, body, headers, pieces, voice, self._clock.now_ms)
         whole = self._finish_response(answer, asked)
-        message, finish = parse_reply(whole, self.form)
+        message, finish = exchange.parse_reply(whole, self.form)
         voice.finish(message)
-        return message, finish, response_usage(whole)
+        return message, finish, exchange.response_usage(whole)
 
     def _get_client(self) -> httpx2.AsyncClient:
         """Return the client of the running event loop. Connections belong to the loop in which they were opened."""

@@ -24,28 +24,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.compaction.sentences import (
-    Lexicon,
-    SentenceCandidate,
-    choose_sentences,
-    clean_text,
-    find_names,
-    fit_text,
-    normalize_vector,
-    split_sentences,
-    split_words,
-    word_signal,
-    word_terms,
-    word_worth,
-)
-from holdfast.core.compaction.summary import (
-    fit_tokens,
-    render_line,
-    render_transcript,
-    speaker_label,
-    split_transcript,
-    text_with_files,
-)
+from holdfast.core.compaction import sentences, summary
+from holdfast.core.compaction.sentences import Lexicon, SentenceCandidate
 from holdfast.core.compaction.tool_notes import ToolNote, write_notes
 from holdfast.core.numbers import check_number
 from holdfast.core.values import discard_awaitable, exception_text
@@ -240,7 +220,7 @@ class ModelSummarizer:
 
     def summarise(self, messages: Sequence[Message], *, max_tokens: int) -> Any:
         """Return the summary, or an awaitable of it; empty if there is nothing to summarise."""
-        told = render_transcript(messages)
+        told = summary.render_transcript(messages)
         return _answer_prompts(self._iter_prompts(told, max_tokens), self.call) if told else ""
 
     def _iter_prompts(self, told: str, max_tokens: int) -> Generator[str, Any, Any]:
@@ -256,15 +236,15 @@ class ModelSummarizer:
         share = min(most, room // 4)
         while count(told) > room:
             parts: list[str] = []
-            for part in split_transcript(told, room, count):
+            for part in summary.split_transcript(told, room, count):
                 answer = yield from self._ask(self.build_prompt(part, share))
                 if not isinstance(answer, str) or not answer.strip():
                     return answer
-                text = fit_tokens(answer.strip(), share, count)
-                parts.append(render_line(f"Summary of part {len(parts) + 1}", text))
+                text = summary.fit_tokens(answer.strip(), share, count)
+                parts.append(summary.render_line(f"Summary of part {len(parts) + 1}", text))
             told = "\n".join(parts)
         answer = yield from self._ask(self.build_prompt(told, most))
-        return fit_tokens(answer, most, count) if isinstance(answer, str) else answer
+        return summary.fit_tokens(answer, most, count) if isinstance(answer, str) else answer
 
     def _ask(self, prompt: str) -> Generator[str, Any, Any]:
         """Yield a prompt and return the answer's text. A usage that is not reported is estimated."""
@@ -379,14 +359,14 @@ class ExtractiveSummarizer:
         """Return a summary of at most `max_tokens`; empty if nothing was said or done, or nothing fits."""
         check_number("max_tokens", max_tokens, least=1)
         present = [message for message in messages if not message.erased]
-        lexicon = Lexicon(text for message in present if (text := text_with_files(message)))
+        lexicon = Lexicon(text for message in present if (text := summary.text_with_files(message)))
         said = _pick_sentences(present, lexicon)
-        did = write_notes(messages, lambda word: any(map(lexicon.spread.__contains__, word_terms(word))))
+        did = write_notes(messages, lambda word: any(map(lexicon.spread.__contains__, sentences.word_terms(word))))
         picked_notes = _pick_notes(did, int(max_tokens * TOOL_SHARE) if said else max_tokens, self._count)
         told = [fact for note in picked_notes for fact in _extract_facts(note.text, frozenset())]
         used = self._count(_render_summary([], picked_notes, present)) if picked_notes else 0
         candidates = self._build_candidates(said, present, lexicon)
-        picked = [said[at] for at in choose_sentences(candidates, max_tokens - used, told)]
+        picked = [said[at] for at in sentences.choose_sentences(candidates, max_tokens - used, told)]
         return self._fit_summary(picked, picked_notes, present, max_tokens) or self._fallback_summary(
             said, did, present, max_tokens
         )
@@ -394,7 +374,7 @@ class ExtractiveSummarizer:
     def _build_candidates(
         self, said: list[Sentence], present: Sequence[Message], lexicon: Lexicon
     ) -> list[SentenceCandidate]:
-        known = frozenset(word for sentence in said for word in find_names(sentence.text))
+        known = frozenset(word for sentence in said for word in sentences.find_names(sentence.text))
         first = next((at for at, message in enumerate(present) if message.role == "user"), -1)
         last = {message.role: at for at, message in enumerate(present) if message.content}
         found = []
@@ -409,14 +389,15 @@ class ExtractiveSummarizer:
             # A number is rare, but says nothing about the topic.
             vector = {
                 term: NUMBER_WEIGHT if any(map(str.isdigit, term)) else lexicon.rarity(term)
-                for word in split_words(sentence.text)
-                for term in word_terms(word)
+                for word in sentences.split_words(sentence.text)
+                for term in sentences.word_terms(word)
             }
             bonus += SCRAP_BONUS if len(vector) < 2 else 0.0
             # One more for the line break: counts of parts are a little less than the count of the whole.
-            cost = self._count(f"{speaker_label(present[sentence.message])}: {sentence.text}") + 1
+            cost = self._count(f"{summary.speaker_label(present[sentence.message])}: {sentence.text}") + 1
             facts = {fact: weight * worth for fact, worth in _extract_facts(sentence.text, known).items()}
-            found.append(SentenceCandidate(vector=normalize_vector(vector), facts=facts, bonus=bonus, cost=cost))
+            unit = sentences.normalize_vector(vector)
+            found.append(SentenceCandidate(vector=unit, facts=facts, bonus=bonus, cost=cost))
         return found
 
     def _fit_summary(self, picked: list[Sentence], did: list[ToolNote], present: Sequence[Message], most: int) -> str:
@@ -437,9 +418,9 @@ class ExtractiveSummarizer:
             best = max(
                 said, key=lambda sentence: (sum(_extract_facts(sentence.text, frozenset()).values()), -sentence.order)
             )
-            line = fit_text(f"{speaker_label(present[best.message])}: {best.text}", most, self._count)
-            return line if len(line) > 20 else fit_text(best.text, most, self._count)
-        return fit_text(did[-1].text, most, self._count) if did else ""
+            line = sentences.fit_text(f"{summary.speaker_label(present[best.message])}: {best.text}", most, self._count)
+            return line if len(line) > 20 else sentences.fit_text(best.text, most, self._count)
+        return sentences.fit_text(did[-1].text, most, self._count) if did else ""
 
 
 def _pick_sentences(present: Sequence[Message], lexicon: Lexicon) -> list[Sentence]:
@@ -448,7 +429,7 @@ def _pick_sentences(present: Sequence[Message], lexicon: Lexicon) -> list[Senten
     def weighed() -> Iterator[tuple[float, int, int, str]]:
         alike: dict[int, int] = {}
         for at in range(len(present) - 1, -1, -1):
-            for nth, text in enumerate(split_sentences(text_with_files(present[at]))):
+            for nth, text in enumerate(sentences.split_sentences(summary.text_with_files(present[at]))):
                 pattern = hash(text.translate(_NO_DIGITS))
                 alike[pattern] = alike.get(pattern, 0) + 1
                 if alike[pattern] <= SIMILAR_LIMIT:
@@ -457,20 +438,21 @@ def _pick_sentences(present: Sequence[Message], lexicon: Lexicon) -> list[Senten
     found = nlargest(MOST_SENTENCES, weighed(), key=lambda item: (item[0], -item[1]))
     kept: dict[str, Sentence] = {}
     for _, order, at, raw in sorted(found, key=lambda item: item[1]):
-        if text := clean_text(raw):
+        if text := sentences.clean_text(raw):
             kept.setdefault(text, Sentence(order=order, message=at, text=text))
     return list(kept.values())
 
 
 def _extract_facts(text: str, known: frozenset[str]) -> dict[str, float]:
     """Return the words of a sentence that cannot be guessed, with their worth."""
-    found = {word: word_worth(word) or (NAME_WEIGHT if word in known else 0.0) for word in split_words(text)}
+    words = sentences.split_words(text)
+    found = {word: sentences.word_worth(word) or (NAME_WEIGHT if word in known else 0.0) for word in words}
     return {word.lower().strip("_'"): value for word, value in found.items() if value}
 
 
 def _signal_weight(text: str) -> float:
     """Return the weight of words that speak for a sentence (decision, wish, limit) or against it (courtesy)."""
-    return max(-1.0, min(2.4, 0.7 * sum(map(word_signal, dict.fromkeys(split_words(text))))))
+    return max(-1.0, min(2.4, 0.7 * sum(map(sentences.word_signal, dict.fromkeys(sentences.split_words(text))))))
 
 
 def _pick_notes(did: list[ToolNote], most: int, count: Callable[[str], int]) -> list[ToolNote]:
@@ -490,9 +472,8 @@ def _render_summary(picked: list[Sentence], did: list[ToolNote], present: Sequen
     before = -1
     for sentence in sorted(picked, key=lambda sentence: sentence.order):
         at, gap = sentence.message, " " if sentence.order == before + 1 else " … "
-        lines[at] = (
-            f"{lines[at]}{gap}{sentence.text}" if at in lines else f"{speaker_label(present[at])}: {sentence.text}"
-        )
+        begun = f"{lines[at]}{gap}" if at in lines else f"{summary.speaker_label(present[at])}: "
+        lines[at] = begun + sentence.text
         before = sentence.order
     tools = [f"- {note.text}" for note in sorted(did, key=lambda note: note.order)]
     return "\n".join([*lines.values(), *([TOOLS_HEADING, *tools] if tools else ())])

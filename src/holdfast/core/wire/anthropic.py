@@ -31,6 +31,7 @@ from typing import Any, Final, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 
+from holdfast.core.wire import plain_data
 from holdfast.core.wire.calls import IdStyle, WireIds, arguments_object, read_call, read_provider_id, result_content
 from holdfast.core.wire.parts import (
     Extras,
@@ -52,16 +53,7 @@ from holdfast.core.wire.parts import (
     report_malformed_part,
     text_part,
 )
-from holdfast.core.wire.plain_data import (
-    EMPTY_REQUEST_TEXT,
-    ParsedConversation,
-    ReadNotes,
-    drop_blank_prompt,
-    iterate_items,
-    read_mapping,
-    read_role,
-    to_plain_data,
-)
+from holdfast.core.wire.plain_data import ParsedConversation, ReadNotes
 from holdfast.core.wire.tools import render_tools
 from holdfast.records.messages import Message, Part, ToolCallResult, ToolDef
 
@@ -96,7 +88,7 @@ def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any], *, system:
     notes = ReadNotes()
     messages: list[Message] = []
     indexes: list[int] = []
-    for index, item in enumerate(iterate_items(items, notes)):
+    for index, item in enumerate(plain_data.iterate_items(items, notes)):
         notes.index = index
         messages += read_message(item, notes)
         indexes += [index] * (len(messages) - len(indexes))
@@ -107,7 +99,7 @@ def read_messages(items: Sequence[Mapping[str, Any]] | Iterable[Any], *, system:
 
 def read_system(system: Any, notes: ReadNotes) -> str | None:
     """Return the system prompt from text or blocks; blocks become paragraphs."""
-    given = to_plain_data(system, notes)
+    given = plain_data.to_plain_data(system, notes)
     blocks = given if isinstance(given, list) else [given]
     texts = [block.get("text") if isinstance(block, dict) else block for block in blocks]
     return "\n\n".join(text for text in texts if isinstance(text, str) and text) or None
@@ -115,10 +107,10 @@ def read_system(system: Any, notes: ReadNotes) -> str | None:
 
 def read_message(item: Any, notes: ReadNotes) -> list[Message]:
     """Read one Anthropic message: its tool results as one message, then the rest as another."""
-    given = read_mapping(item, notes)
+    given = plain_data.read_mapping(item, notes)
     if given is None:
         return []
-    role = read_role(given.get("role"), notes)
+    role = plain_data.read_role(given.get("role"), notes)
     if role is None:
         return []
     extras = collect_extras(given, ("role", "content"))
@@ -289,7 +281,7 @@ class _RoleGroup(msgspec.Struct):
 def render_messages(messages: Sequence[Message], system: str | None, ids: IdStyle) -> AnthropicDraft:
     """Render the system prompt and the messages. Prompts at the head of the list join the system prompt."""
     wire = WireIds(messages, ids, _VALID_ID, MAX_CALL_ID_CHARS)
-    prompts, prompt_source = [prompt] if (prompt := drop_blank_prompt(system)) else [], -1
+    prompts, prompt_source = [prompt] if (prompt := plain_data.drop_blank_prompt(system)) else [], -1
     turns: list[_RoleGroup] = []
     for index, message in enumerate(messages):
         if message.role in ROLE_LABELS and not turns:
@@ -325,7 +317,7 @@ def _make_sendable(turns: list[_RoleGroup], count: int) -> None:
     """Add what a request needs and a conversation may lack: a message, a user's message first, a continuable end."""
     if not turns:
         # There were only blank texts or instructions, and Anthropic refuses a request without a message.
-        turns.append(_make_user_group(EMPTY_REQUEST_TEXT, count))
+        turns.append(_make_user_group(plain_data.EMPTY_REQUEST_TEXT, count))
     if turns[0].role == "assistant":
         turns.insert(0, _make_user_group(EARLIER_NOT_SHOWN, turns[0].blocks[0][1]))
     end, (last, _) = turns[-1], turns[-1].blocks[-1]

@@ -19,15 +19,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
-from holdfast.core.wire.calls import (
-    IdStyle,
-    WireIds,
-    custom_arguments,
-    custom_input,
-    read_call,
-    read_provider_id,
-    result_content,
-)
+from holdfast.core.wire import calls, plain_data
+from holdfast.core.wire.calls import IdStyle, WireIds
 from holdfast.core.wire.parts import (
     MessageBuilder,
     accept_message,
@@ -52,16 +45,7 @@ from holdfast.core.wire.parts import (
     report_malformed_part,
     text_part,
 )
-from holdfast.core.wire.plain_data import (
-    EMPTY_REQUEST_TEXT,
-    ParsedConversation,
-    ReadNotes,
-    drop_blank_prompt,
-    get_field,
-    iterate_items,
-    read_role,
-    to_plain_data,
-)
+from holdfast.core.wire.plain_data import ParsedConversation, ReadNotes
 from holdfast.core.wire.tools import render_tools
 from holdfast.records.messages import Message, Part, ToolCallResult, ToolDef
 
@@ -96,9 +80,9 @@ def read_items(items: Iterable[Any], notes: ReadNotes, *, reply: bool = False) -
     """Return the messages that items make up. All items of a `reply` are the assistant's."""
     messages: list[Message | None] = []
     group = _AssistantItems()
-    for index, item in enumerate(iterate_items(items, notes)):
+    for index, item in enumerate(plain_data.iterate_items(items, notes)):
         notes.index = index
-        given = to_plain_data(item, notes)
+        given = plain_data.to_plain_data(item, notes)
         if not isinstance(given, dict) or not isinstance(given.get("type", ""), str):
             notes.report(f"An item is {item!r:.40}. An item is a mapping with a type.", "left out an item")
         elif reply or _is_assistant_item(given):
@@ -119,9 +103,9 @@ def render_request(
     for index, message in enumerate(messages):
         out += render_items(messages, message, index, wire, exact=ids == "provider")
     if not out and ids == "unique":
-        out.append({"role": "user", "content": EMPTY_REQUEST_TEXT})
+        out.append({"role": "user", "content": plain_data.EMPTY_REQUEST_TEXT})
     request: ResponsesRequest = {"input": out}
-    if prompt := drop_blank_prompt(system):
+    if prompt := plain_data.drop_blank_prompt(system):
         request = {"instructions": prompt, **request}
     told = render_tools(tools, "responses")
     if told:
@@ -149,11 +133,11 @@ class _AssistantItems:
         elif kind == "function_call":
             extras = collect_extras(item, ("type", "call_id", "name", "arguments"))
             call_id = item.get("call_id") or item.get("id")
-            self.found.add_call(read_call(item.get("name"), item.get("arguments"), call_id, notes), extras)
+            self.found.add_call(calls.read_call(item.get("name"), item.get("arguments"), call_id, notes), extras)
         elif kind == "custom_tool_call":
             extras = collect_extras(item, ("type", "call_id", "name", "input"))
-            arguments = custom_arguments(item.get("input"))
-            call = read_call(item.get("name"), arguments, item.get("call_id"), notes)
+            arguments = calls.custom_arguments(item.get("input"))
+            call = calls.read_call(item.get("name"), arguments, item.get("call_id"), notes)
             self.found.add_call(call, {"custom": True, **extras})
         elif "role" in item and kind in (None, "message"):
             self._add_message(item, notes)
@@ -197,7 +181,7 @@ def _is_assistant_item(item: dict[str, Any]) -> bool:
     """Return True if the model produced the item, False if it was input to the model."""
     if item.get("type") in (None, "message"):
         parts = item.get("content")
-        made = [get_field(part, "type") for part in parts] if isinstance(parts, list) else []
+        made = [plain_data.get_field(part, "type") for part in parts] if isinstance(parts, list) else []
         return item.get("role") == "assistant" or "output_text" in made  # Whatever role it claims.
     kind = item["type"]
     return not (isinstance(kind, str) and (kind.endswith("_output") or kind == "mcp_approval_response"))
@@ -211,7 +195,7 @@ def _read_input(item: dict[str, Any], notes: ReadNotes) -> Message | None:
         # A separate item, such as the output of a hosted tool, rather than a part of a message.
         alone: Part = {"type": "other", "provider": "responses", "item": item, "alone": True}
         return accept_message(Message(role="user", content=[alone]), notes)
-    role = read_role(item.get("role"), notes)
+    role = plain_data.read_role(item.get("role"), notes)
     if role is None:
         return None
     message = Message(
@@ -225,7 +209,7 @@ def _read_input(item: dict[str, Any], notes: ReadNotes) -> Message | None:
 
 def _read_output(item: dict[str, Any], notes: ReadNotes) -> Message:
     result = ToolCallResult(
-        provider_id=read_provider_id(item.get("call_id")),
+        provider_id=calls.read_provider_id(item.get("call_id")),
         result=read_result_content(item.get("output"), _read_part, notes),
     )
     extras = collect_extras(item, ("type", "call_id", "output"))
@@ -349,7 +333,7 @@ def _render_call(message: Message, index: int, part: Part, wire: WireIds) -> lis
     extras = {key: value for key, value in message_extras(message, "responses", "calls", at).items() if key != "custom"}
     item = {"call_id": wire.call_id(index, at), "name": wire.tool_name(call.name), **extras}
     if is_custom_call(message, at):
-        return [{"type": "custom_tool_call", "input": custom_input(call), **item}]
+        return [{"type": "custom_tool_call", "input": calls.custom_input(call), **item}]
     return [{"type": "function_call", "arguments": call.arguments, **item}]
 
 
@@ -357,7 +341,7 @@ def _render_output(
     messages: Sequence[Message], index: int, at: int, result: ToolCallResult, wire: WireIds, *, exact: bool
 ) -> dict[str, Any]:
     message = messages[index]
-    shown = result_content(message, result)
+    shown = calls.result_content(message, result)
     call = wire.call_position(index, at)
     custom = call is not None and is_custom_call(messages[call[0]], call[1])
     return {

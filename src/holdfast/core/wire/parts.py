@@ -17,14 +17,8 @@ import msgspec
 
 from holdfast.core.journal.codec import check_plain
 from holdfast.core.numbers import MAX_AMOUNT
-from holdfast.core.wire.plain_data import (
-    MAX_MESSAGE_NESTING,
-    ReadNotes,
-    check_count,
-    check_lengths,
-    clean_text,
-    is_json,
-)
+from holdfast.core.wire import plain_data
+from holdfast.core.wire.plain_data import ReadNotes
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.records.messages import ROLES, Message, Part, ToolCallRequest, ToolCallResult
 from holdfast.records.usage import Usage
@@ -244,7 +238,7 @@ class MessageBuilder(msgspec.Struct):
         """Add a call with its provider's fields, and a part that marks its position, unless it is None."""
         if call is None:
             return
-        check_count("tool_calls", len(self.calls) + 1)
+        plain_data.check_count("tool_calls", len(self.calls) + 1)
         if extras:
             self.call_extras[str(len(self.calls))] = extras
         self.parts.append({"type": "call", "call": len(self.calls)})
@@ -313,7 +307,7 @@ def accept_message(message: Message, notes: ReadNotes) -> Message | None:
         notes.report(EMPTY_MESSAGE, "left out an empty message", "empty_message")
         return None
     try:
-        check_plain(list(_iterate_stored_data(message)), MAX_MESSAGE_NESTING + 8)
+        check_plain(list(_iterate_stored_data(message)), plain_data.MAX_MESSAGE_NESTING + 8)
     except InvalidValue as error:
         notes.report(str(error), f"left out a message that cannot be stored: {error}")
         return None
@@ -325,7 +319,7 @@ def check_message(message: Message) -> Message:
     notes = ReadNotes(strict=True)
     if not isinstance(message.role, str) or message.role not in ROLES:
         raise InvalidMessage(f"{message.role!r} is not a role. Use one of {', '.join(sorted(ROLES))}.")
-    check_lengths(message)
+    plain_data.check_lengths(message)
     content = message.content
     if isinstance(content, list):
         for part in content:
@@ -347,7 +341,7 @@ def check_message(message: Message) -> Message:
     for name in ("name", "provider", "model", "provider_id"):
         _check_text(getattr(message, name), name, notes)
     for text in _iterate_texts(list(_iterate_stored_data(message))):
-        clean_text(text, notes)
+        plain_data.clean_text(text, notes)
     accept_message(message, notes)
     return message
 
@@ -395,9 +389,9 @@ def _check_calls_and_results(message: Message, notes: ReadNotes) -> None:
             raise InvalidMessage("A tool call has no name. Give the name of the tool.")
         for name in ("name", "provider_id", "id"):
             _check_text(getattr(call, name), name, notes)
-        if not isinstance(call.arguments, str) or not is_json(call.arguments):
+        if not isinstance(call.arguments, str) or not plain_data.is_json(call.arguments):
             raise InvalidMessage(f"The arguments of {call.name} are not JSON text: {call.arguments!r:.80}.")
-        clean_text(call.arguments, notes)
+        plain_data.clean_text(call.arguments, notes)
     for result in message.tool_results:
         if not isinstance(result, ToolCallResult):
             raise InvalidMessage(f"tool_results holds a {type(result).__name__}. Use ToolCallResult.")
@@ -410,7 +404,7 @@ def _check_text(value: Any, name: str, notes: ReadNotes) -> None:
         return
     if not isinstance(value, str):
         raise InvalidMessage(f"{name} is a {type(value).__name__}. Use text or None.")
-    clean_text(value, notes)
+    plain_data.clean_text(value, notes)
 
 
 def _iterate_stored_data(message: Message) -> Iterator[Any]:
@@ -432,10 +426,10 @@ def _drop_bytes(part: Part) -> Part:
 def _iterate_texts(value: Any, depth: int = 0) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict) and depth <= MAX_MESSAGE_NESTING:
+    elif isinstance(value, dict) and depth <= plain_data.MAX_MESSAGE_NESTING:
         yield from (key for key in value if isinstance(key, str))
         for item in value.values():
             yield from _iterate_texts(item, depth + 1)
-    elif isinstance(value, list | tuple) and depth <= MAX_MESSAGE_NESTING:
+    elif isinstance(value, list | tuple) and depth <= plain_data.MAX_MESSAGE_NESTING:
         for item in value:
             yield from _iterate_texts(item, depth + 1)

@@ -24,17 +24,9 @@ from typing import Any
 import msgspec
 
 from holdfast.core.numbers import is_number
-from holdfast.core.wire import anthropic, openai_chat, openai_responses
+from holdfast.core.wire import anthropic, openai_chat, openai_responses, plain_data
 from holdfast.core.wire.parts import EMPTY_MESSAGE, check_message
-from holdfast.core.wire.plain_data import (
-    ReadNotes,
-    check_lengths,
-    clean_text,
-    dump_record,
-    get_field,
-    is_record,
-    to_plain_data,
-)
+from holdfast.core.wire.plain_data import ReadNotes
 from holdfast.errors import InvalidMessage
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
@@ -56,7 +48,7 @@ def read_input(item: Any, *, partial: bool = False) -> list[Message]:
     else:
         given = list(item) if isinstance(item, list | tuple) else [item]
         for each in given:
-            check_lengths(each)
+            plain_data.check_lengths(each)
         shapes = [_classify_item(each) for each in given]
         # Plain messages look the same in every format: they are items of Responses only beside other such items.
         taken = ("item", "plain") if "item" in shapes else ("item",)
@@ -75,14 +67,14 @@ def _read_item(item: Any, notes: ReadNotes) -> list[Message]:
     if isinstance(item, str):
         if not item:
             raise InvalidMessage(EMPTY_MESSAGE)
-        return [Message(role="assistant" if notes.partial else "user", content=clean_text(item, notes))]
+        return [Message(role="assistant" if notes.partial else "user", content=plain_data.clean_text(item, notes))]
     if _is_simple(item):
-        return [Message(role=item["role"], content=clean_text(item["content"], notes))]
-    given = to_plain_data(_to_mapping(item), notes)
+        return [Message(role=item["role"], content=plain_data.clean_text(item["content"], notes))]
+    given = plain_data.to_plain_data(_to_mapping(item), notes)
     kind = reply_format(given)
     if kind is not None:
         return [read_reply(given, kind, notes)]
-    if is_record(item) and hasattr(item, "refusal"):  # The message of a chat completion, taken out of it.
+    if plain_data.is_record(item) and hasattr(item, "refusal"):  # The message of a chat completion, taken out of it.
         given["role"] = "assistant"
     if "role" not in given:
         raise InvalidMessage(
@@ -103,7 +95,7 @@ def _is_simple(item: Any) -> bool:
 
 def _to_mapping(item: Any) -> Mapping[str, Any]:
     """Return a mapping as it is, or an object converted to one."""
-    found = dump_record(item) if is_record(item) else item
+    found = plain_data.dump_record(item) if plain_data.is_record(item) else item
     if isinstance(found, Mapping):
         return found
     if item is None:
@@ -119,11 +111,11 @@ def _to_mapping(item: Any) -> Mapping[str, Any]:
 
 def _classify_item(item: Any) -> str:
     """Classify an item: an item of Responses (`item`), possibly one (`plain`), or something else (`other`)."""
-    if isinstance(item, str | Message) or not (isinstance(item, Mapping) or is_record(item)):
+    if isinstance(item, str | Message) or not (isinstance(item, Mapping) or plain_data.is_record(item)):
         return "other"
     if _is_simple(item):
         return "plain"
-    given = item if isinstance(item, Mapping) else dump_record(item)
+    given = item if isinstance(item, Mapping) else plain_data.dump_record(item)
     if not isinstance(given, Mapping) or reply_format(dict(given)) is not None:
         return "other"
     kind = given.get("type")
@@ -142,13 +134,13 @@ def _detect_format(given: Mapping[str, Any]) -> str:
     """Return the format of a message according to its content; plain messages are the same in all formats."""
     content = given.get("content")
     for part in content if isinstance(content, list | tuple) else ():
-        kind = get_field(part, "type")
+        kind = plain_data.get_field(part, "type")
         if kind in _ANTHROPIC_BLOCKS or (isinstance(kind, str) and kind.endswith("_tool_result")):
             return "anthropic"
         mark = (
             {"image": "source", "document": "source", "text": "citations"}.get(kind) if isinstance(kind, str) else None
         )
-        if mark is not None and get_field(part, mark) is not None:
+        if mark is not None and plain_data.get_field(part, mark) is not None:
             return "anthropic"
         if kind in _RESPONSES_PARTS:
             return "responses"
