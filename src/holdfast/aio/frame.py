@@ -18,20 +18,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack, overload
 
+from holdfast.aio import executor
 from holdfast.aio.callbacks import run_search, run_with_rules
-from holdfast.aio.executor import (
-    SHORT,
-    STEPS,
-    WAITING,
-    AsyncTwin,
-    ThreadPools,
-    has_result,
-    leave_in_thread,
-    make_async,
-    run_here,
-    run_pack,
-    settle,
-)
+from holdfast.aio.executor import AsyncTwin, ThreadPools, make_async, run_pack
 from holdfast.client.frame import Frame, return_type
 from holdfast.client.history_tools import MAX_TOKENS, HistoryTools
 from holdfast.client.options import AppendOptions
@@ -86,8 +75,7 @@ class AsyncFrame(AsyncTwin[Frame]):
     ) -> Message | list[Message]:
         """See Frame.append. Async rules are awaited here."""
         return await run_with_rules(
-            self._threads,
-            lambda: self._sync.append(message, files=files, partial=partial, policy=policy, key=key),
+            self._threads, lambda: self._sync.append(message, files=files, partial=partial, policy=policy, key=key)
         )
 
     pack = make_async(Frame.pack, run_pack)
@@ -107,12 +95,12 @@ class AsyncFrame(AsyncTwin[Frame]):
 
     async def open(self) -> None:
         """See Frame.open. Waiting for another owner can be cancelled at any time."""
-        opening = self._threads.submit(WAITING, self._sync.open)
+        opening = self._threads.submit(executor.WAITING, self._sync.open)
         give_up = self._sync.give_up if isinstance(self._sync, CancellableRootFrame) else lambda: False
-        stop = await settle(opening, lambda: opening.cancel() or give_up())
+        stop = await executor.settle(opening, lambda: opening.cancel() or give_up())
         if stop is None:
             return opening.result()
-        if has_result(opening):
+        if executor.has_result(opening):
             await self.leave(stop)
         raise stop
 
@@ -121,7 +109,7 @@ class AsyncFrame(AsyncTwin[Frame]):
 
     async def leave(self, error: BaseException | None = None) -> None:
         """See Frame.leave. Returns, or raises a cancellation, only once the frame is left."""
-        await leave_in_thread(self._threads, self._sync, error)
+        await executor.leave_in_thread(self._threads, self._sync, error)
 
     # properties
 
@@ -230,11 +218,11 @@ class AsyncStepRun:
     # on the loop
 
     async def _begin_on_loop(self) -> RunStart:
-        begin = self._threads.submit(SHORT, self._begin)
-        stop = await settle(begin, begin.cancel)
+        begin = self._threads.submit(executor.SHORT, self._begin)
+        stop = await executor.settle(begin, begin.cancel)
         if stop is None:
             return begin.result()
-        if has_result(begin) and not begin.result().known:
+        if executor.has_result(begin) and not begin.result().known:
             # The function was not called yet, for certain, so no question is needed.
             await self._write_outcome(partial(self._failed, begin.result().call, stop), stop)
         raise stop
@@ -253,9 +241,9 @@ class AsyncStepRun:
     async def _write_outcome(self, work: Callable[[], Any], after: BaseException | None = None) -> Any:
         """Write an outcome in any case; a cancellation is raised after that."""
         if isinstance(after, GeneratorExit):
-            return run_here(work).result()
+            return executor.run_here(work).result()
         writing = self._threads.submit_or_run(work)
-        stop = await settle(writing)
+        stop = await executor.settle(writing)
         if stop is not None:
             raise stop
         return writing.result()
@@ -263,8 +251,8 @@ class AsyncStepRun:
     # in a thread
 
     async def _run_in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> CalledStep:
-        calling = self._threads.submit(STEPS, partial(self._call, fn, args))
-        stop = await settle(calling, lambda: calling.cancel() or True)
+        calling = self._threads.submit(executor.STEPS, partial(self._call, fn, args))
+        stop = await executor.settle(calling, lambda: calling.cancel() or True)
         if stop is None:
             return calling.result()
         calling.add_done_callback(self._drop_awaitable)
@@ -288,7 +276,7 @@ class AsyncStepRun:
 
     def _drop_awaitable(self, calling: Future[CalledStep]) -> None:
         """Drop an awaitable that the function returned and that no caller awaits any more."""
-        if not has_result(calling):
+        if not executor.has_result(calling):
             return
         made = calling.result()[1]
         if made is not None:

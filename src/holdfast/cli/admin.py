@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from holdfast.cli import output
 from holdfast.cli.main import DAMAGED, OK
 from holdfast.cli.open import (
     URL_VARIABLE,
@@ -28,18 +29,6 @@ from holdfast.cli.open import (
     require_path,
     resolve_arguments,
     switch,
-)
-from holdfast.cli.output import (
-    ProgressBar,
-    console,
-    escape_text,
-    facts_table,
-    format_size,
-    plain_table,
-    print_json,
-    print_line,
-    print_result,
-    to_plain,
 )
 from holdfast.connect import connect, settings_from_environment
 from holdfast.connect import restore as restore_backup
@@ -61,7 +50,7 @@ def verify(
     json: Json = False,
 ) -> int:
     try:
-        with open_existing(path) as hf, ProgressBar("verify") as progress:
+        with open_existing(path) as hf, output.ProgressBar("verify") as progress:
             report = hf.journal.verify(packs=packs, progress=progress)
     except Corrupt as error:
         # A journal too damaged to open is reported as a finding too.
@@ -70,14 +59,15 @@ def verify(
     parts = ("events", "streams", "rows", "artifacts")
     looked = ", ".join(f"{getattr(report, part):,} {part}" for part in parts)
     if json:
-        print_json({"ok": report.ok, **to_plain(report)})
+        output.print_json({"ok": report.ok, **output.to_plain(report)})
     elif report.ok:
-        print_line(f"The journal is intact: {looked}.", "green")
+        output.print_line(f"The journal is intact: {looked}.", "green")
     else:
         cells = ((one.kind, one.where, one.problem) for one in report.findings)
-        rows = [tuple(escape_text(" ".join(cell.split())) for cell in row) for row in cells]
-        console().print(plain_table(("kind", "where", "problem"), rows))
-        print_line(f"{len(report.findings):,} findings in {looked}. Stop writing and restore from a backup.", "red")
+        rows = [tuple(output.escape_text(" ".join(cell.split())) for cell in row) for row in cells]
+        output.console().print(output.plain_table(("kind", "where", "problem"), rows))
+        said = f"{len(report.findings):,} findings in {looked}. Stop writing and restore from a backup."
+        output.print_line(said, "red")
     return OK if report.ok else DAMAGED
 
 
@@ -89,19 +79,19 @@ def rebuild(
     json: Json = False,
 ) -> None:
     """Rebuild every projection from the events, while others keep working."""
-    with open_existing(path) as hf, ProgressBar("rebuild") as progress:
+    with open_existing(path) as hf, output.ProgressBar("rebuild") as progress:
         events = hf.journal.rebuild(since=since, progress=progress)
-    print_result(json, {"events": events}, f"Rebuilt from {events:,} events.")
+    output.print_result(json, {"events": events}, f"Rebuilt from {events:,} events.")
 
 
 def backup(path: LeadingPath, target: Target = None, /, *, json: Json = False) -> None:
     journal, into = resolve_arguments(path, target, "the path of the new backup")
     copy = require_file_path(into)
-    with open_existing(journal) as hf, ProgressBar("backup") as progress:
+    with open_existing(journal) as hf, output.ProgressBar("backup") as progress:
         hf.journal.backup(copy, progress=progress)
     written = copy.stat().st_size
-    said = f"Copied to {copy} ({format_size(written)}). It holds the journal's secret."
-    print_result(json, {"backup": str(copy), "bytes": written}, said)
+    said = f"Copied to {copy} ({output.format_size(written)}). It holds the journal's secret."
+    output.print_result(json, {"backup": str(copy), "bytes": written}, said)
 
 
 def restore(
@@ -113,9 +103,9 @@ def restore(
     json: Json = False,
 ) -> None:
     source, target = existing_path(backup), require_file_path(require_path(path))
-    with ProgressBar("restore") as progress:
+    with output.ProgressBar("restore") as progress:
         last = restore_backup(source, target, seq=seq, progress=progress)
-    print_result(json, {"journal": str(target), "seq": last}, f"Restored to {target}, up to {last:,}.")
+    output.print_result(json, {"journal": str(target), "seq": last}, f"Restored to {target}, up to {last:,}.")
 
 
 def erase(
@@ -133,14 +123,14 @@ def erase(
         if sys.stdin is None or not sys.stdin.isatty():
             raise Refused("Nothing was erased: confirmation needs a terminal. Add --yes to erase without asking.")
         question = f"Erase everything that belongs to {whose!r} from {found}? This cannot be undone. [y/N] "
-        sys.stderr.write(escape_text(question))
+        sys.stderr.write(output.escape_text(question))
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise Refused("Nothing was erased.")
-    with open_existing(str(found), tenant) as hf, ProgressBar("erase"):
+    with open_existing(str(found), tenant) as hf, output.ProgressBar("erase"):
         erasure = hf.journal.erase(whose)
     said = f"Erased the content of {erasure.events:,} events and {erasure.artifacts:,} artifacts."
-    print_result(json, to_plain(erasure), said)
+    output.print_result(json, output.to_plain(erasure), said)
 
 
 PRAGMAS = (
@@ -179,7 +169,7 @@ def doctor(path: JournalPath = None, /, *, json: Json = False) -> None:
             _inspect_journal(Path(folder) / "tried.db", report)
         del report["journal"]
     if json:
-        print_json(report)
+        output.print_json(report)
     else:
         _print_diagnosis(report)
 
@@ -248,11 +238,11 @@ def _find_warnings(path: Path, journal: dict[str, Any]) -> list[str]:
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         found.append(f"Others may open the journal ({journal['mode']}). Run: chmod 600 {path}")
     if journal["log_bytes"] > LARGE_LOG:
-        found.append(
-            f"The write-ahead log has {format_size(journal['log_bytes'])}. An open reader keeps it from shrinking."
-        )
+        size = output.format_size(journal["log_bytes"])
+        found.append(f"The write-ahead log has {size}. An open reader keeps it from shrinking.")
     if journal["free_bytes"] < max(LOW_SPACE, journal["bytes"]):
-        found.append(f"Only {format_size(journal['free_bytes'])} are free on this disk. Writes fail when it is full.")
+        size = output.format_size(journal["free_bytes"])
+        found.append(f"Only {size} are free on this disk. Writes fail when it is full.")
     if not os.access(path.parent, os.W_OK):
         found.append("The folder is not writable. SQLite keeps its log next to the journal.")
     return found
@@ -261,13 +251,13 @@ def _find_warnings(path: Path, journal: dict[str, Any]) -> list[str]:
 def _print_diagnosis(report: dict[str, Any]) -> None:
     rows = list(report["versions"].items())
     if "journal" in report:
-        shown = {name: (format_size(value) if name in SIZES else value) for name, value in report["journal"].items()}
-        rows += [("", ""), *((SIZES.get(name, name), str(value)) for name, value in shown.items())]
+        known = report["journal"] | {name: output.format_size(report["journal"][name]) for name in SIZES}
+        rows += [("", ""), *((SIZES.get(name, name), str(value)) for name, value in known.items())]
     rows += [("", ""), *((name, str(value)) for name, value in report["pragmas"].items()), ("", "")]
     rows += [(name, f"{row['value']} ({row['from']})") for name, row in report["settings"].items()]
-    console().print(facts_table(rows))
-    print_line("")
+    output.console().print(output.facts_table(rows))
+    output.print_line("")
     for warning in report["warnings"]:
-        print_line(f"warning: {warning}", "yellow")
+        output.print_line(f"warning: {warning}", "yellow")
     if not report["warnings"]:
-        print_line("No warnings.", "green")
+        output.print_line("No warnings.", "green")

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from holdfast.cli import output
 from holdfast.cli.open import (
     PATH_HELP,
     URL_VARIABLE,
@@ -32,20 +33,6 @@ from holdfast.cli.open import (
     require_path,
     resolve_arguments,
     switch,
-)
-from holdfast.cli.output import (
-    encode_json,
-    escape_text,
-    format_duration,
-    format_text,
-    format_time,
-    plain_fields,
-    print_json,
-    print_line,
-    print_note,
-    print_table,
-    print_tree,
-    to_plain,
 )
 from holdfast.client.holdfast import Holdfast
 from holdfast.errors import InvalidValue, QuestionNotFound, Refused
@@ -89,14 +76,14 @@ def stack(
             if frames
         )
         if json:
-            print_json({"scopes": [forest_to_json(*one) for one in forests]})
+            output.print_json({"scopes": [forest_to_json(*one) for one in forests]})
             return
         shown = False
         for forest, undone in forests:
             forest.show(undone)
             shown = True
     if not shown:
-        print_note("No frame is live." if scope is None else f"No frame is live in {Scope.of(scope).text}.")
+        output.print_note("No frame is live." if scope is None else f"No frame is live in {Scope.of(scope).text}.")
 
 
 def forest_to_json(forest: FrameForest, pending: Sequence[PendingWork] | None) -> dict[str, Any]:
@@ -106,13 +93,13 @@ def forest_to_json(forest: FrameForest, pending: Sequence[PendingWork] | None) -
 
 
 def _frame_to_json(forest: FrameForest, frame: FrameInfo) -> dict[str, Any]:
-    known = plain_fields(frame, "goal")
+    known = output.plain_fields(frame, "goal")
     for name in OMITTED_FIELDS:
         del known[name]
     question = frame.question and forest.questions.get(frame.question.id)
     known["tokens"] |= {"available": frame.tokens.available, "overdraft": frame.tokens.overdraft}
     known["left_ms"] = forest.remaining_ms(frame)
-    known["question"] = None if question is None else plain_fields(question)
+    known["question"] = None if question is None else output.plain_fields(question)
     return known
 
 
@@ -147,7 +134,7 @@ class FrameForest:
 
     def show(self, pending: Sequence[PendingWork] | None = None) -> None:
         """Print the tree."""
-        root = Tree(Text(escape_text(self.scope), style="bold"), guide_style="dim")
+        root = Tree(Text(output.escape_text(self.scope), style="bold"), guide_style="dim")
         nodes: dict[str, Tree] = {}
         for frame in self.frames:
             above = nodes.get(frame.parent or "", root)
@@ -156,13 +143,13 @@ class FrameForest:
         for work in pending or ():
             how = "" if work.if_interrupted is None else f" (if interrupted: {work.if_interrupted})"
             style = "yellow" if work.unsafe_to_retry else ""
-            below.append(Text(f"  {work.kind}: {escape_text(work.description)}{how}", style=style))
-        print_tree(root, below)
+            below.append(Text(f"  {work.kind}: {output.escape_text(work.description)}{how}", style=style))
+        output.print_tree(root, below)
 
     def frame_lines(self, frame: FrameInfo) -> Iterator[Text]:
         """Yield the lines about a frame; the first one names it."""
         style = "dim italic" if isinstance(frame.goal, Erased) else "bold"
-        goal = format_text(frame.goal, "(no goal)")
+        goal = output.format_text(frame.goal, "(no goal)")
         status = (frame.status, STYLES.get(frame.status, ""))
         yield Text.assemble((goal, style), "  ", status, "  ", (self._short[frame.id], "dim"))
         if frame.parent is not None and frame.parent not in self._known:
@@ -170,27 +157,27 @@ class FrameForest:
         yield _format_tokens(frame)
         left = self.remaining_ms(frame)
         if left is not None and left < 0:
-            yield Text(f"deadline: {format_duration(-left)} late", style=WARNING_STYLE)
+            yield Text(f"deadline: {output.format_duration(-left)} late", style=WARNING_STYLE)
         elif left is not None:
             stands = "" if self._clock_stopped_at(frame) is None else ", its clock is stopped"
-            yield Text(f"deadline: {format_duration(left)} left{stands}")
+            yield Text(f"deadline: {output.format_duration(left)} left{stands}")
         attached = sum(handle.removed is None for handle in frame.handles)
         if attached or frame.results:
             yield Text(f"evidence: {attached} attached, {len(frame.results)} produced")
         for call in frame.calls:
-            name = "" if call.name is None else f" {escape_text(call.name)}"
+            name = "" if call.name is None else f" {output.escape_text(call.name)}"
             line = f"open call: {call.kind}{name} (if interrupted: {call.if_interrupted})  "
             yield Text.assemble((line, "magenta"), (self._short[call.id], "dim"))
         if frame.question is not None:
             yield self._format_question(frame.question)
         for child, scope in frame.children_elsewhere.items():
-            yield Text(f"below: {self._short[child]} in {escape_text(scope)}")
+            yield Text(f"below: {self._short[child]} in {output.escape_text(scope)}")
 
     def _format_question(self, question: Question) -> Text:
         if question.within is not None:
             return Text(f"question: waits with {question.within}", style="yellow")
         info = self.questions.get(question.id)
-        line = f"question: {question.id} ({question.kind}) {format_text(info and info.reason, '')}".rstrip()
+        line = f"question: {question.id} ({question.kind}) {output.format_text(info and info.reason, '')}".rstrip()
         return Text(f"{line}; {question_state(question, self._now)}", style="yellow")
 
     def remaining_ms(self, frame: FrameInfo) -> int | None:
@@ -218,11 +205,12 @@ def question_state(question: Question | QuestionInfo, now_ms: int) -> str:
     if answered:
         return "answered"
     if question.until is not None:
-        return f"rings in {format_duration(question.until - now_ms)}" if question.until > now_ms else "rang"
+        return f"rings in {output.format_duration(question.until - now_ms)}" if question.until > now_ms else "rang"
     if question.expires_at is None:
         return "open"
     left = question.expires_at - now_ms
-    return f"open, expires in {format_duration(left)}" if left >= 0 else f"expired {format_duration(-left)} ago"
+    span = output.format_duration(abs(left))
+    return f"open, expires in {span}" if left >= 0 else f"expired {span} ago"
 
 
 def _format_tokens(frame: FrameInfo) -> Text:
@@ -247,36 +235,37 @@ def questions(path: JournalPath = None, /, *, tenant: Tenant = None, json: Json 
     with open_existing(path, tenant) as hf:
         found = [(question, hf.index.get_frame(question.frame).goal) for question in hf.questions()]
     if json:
-        print_json({"questions": [{**plain_fields(one, "reason"), "goal": to_plain(goal)} for one, goal in found]})
+        known = [{**output.plain_fields(one, "reason"), "goal": output.to_plain(goal)} for one, goal in found]
+        output.print_json({"questions": known})
         return
     if not found:
-        print_note("No question is open.")
+        output.print_note("No question is open.")
         return
     rows = [_format_question(question, goal) for question, goal in found]
-    print_table(QUESTION_COLUMNS, rows, _build_table)
+    output.print_table(QUESTION_COLUMNS, rows, _build_table)
     waiting = [question.id for question, _ in found if not question.answered]
     if waiting:
         question = waiting[0] if len(waiting) == 1 else "QUESTION"
         command = format_command("answer", str(path), question, "--approve", tenant=tenant)
-        print_note(f"Answer with: {command} (or --deny, --payload JSON, --args JSON)")
+        output.print_note(f"Answer with: {command} (or --deny, --payload JSON, --args JSON)")
 
 
 def _format_question(question: QuestionInfo, goal: str | Erased | None) -> tuple[str, ...]:
     now = SystemClock().now_ms()
-    asked = format_text(question.reason, "(no reason given)")
+    asked = output.format_text(question.reason, "(no reason given)")
     if question.arguments:
-        asked += f" {escape_text(encode_json(question.arguments))}"
+        asked += f" {output.escape_text(output.encode_json(question.arguments))}"
     options = question.options if isinstance(question.options, list) else []
     offered = [f"{option} (recommended)" if option == question.recommended else str(option) for option in options]
-    since = f"{format_time(question.suspended_at)}, {format_duration(max(0, now - question.suspended_at))} ago"
+    waited = output.format_duration(max(0, now - question.suspended_at))
     return (
         question.id,
         question.kind,
         asked,
-        escape_text(" | ".join(offered)),
-        format_text(goal, "(no goal)"),
-        escape_text(question.scope),
-        since,
+        output.escape_text(" | ".join(offered)),
+        output.format_text(goal, "(no goal)"),
+        output.escape_text(question.scope),
+        f"{output.format_time(question.suspended_at)}, {waited} ago",
         question_state(question, now),
     )
 
@@ -332,17 +321,17 @@ def answer(
             info = info or hf.index.question(id)
         goal = None if info is None else hf.index.get_frame(info.frame).goal
     if json:
-        where = {"frame": info and info.frame, "scope": info and info.scope, "goal": to_plain(goal)}
-        print_json({"question": id, "approved": said["approve"], "repeated": repeated, **where})
+        where = {"frame": info and info.frame, "scope": info and info.scope, "goal": output.to_plain(goal)}
+        output.print_json({"question": id, "approved": said["approve"], "repeated": repeated, **where})
         return
     how = {True: "approved", False: "denied", None: "answered"}[said["approve"]]
     if repeated:
-        print_line(f"Question {id} already had this answer ({how}); nothing was changed.")
+        output.print_line(f"Question {id} already had this answer ({how}); nothing was changed.")
     else:
-        print_line(f"Question {id}: {how}.", "green")
+        output.print_line(f"Question {id}: {how}.", "green")
     if info is not None:
         whose = f"'{goal}'" if isinstance(goal, str) else "Its frame"
-        print_line(f"{whose} in {info.scope} continues when its owner runs the same code again.")
+        output.print_line(f"{whose} in {info.scope} continues when its owner runs the same code again.")
 
 
 def _resolve_question(path: str | None, question: str | None, token: bool) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple, Self
 import msgspec
 from cyclopts import Parameter
 
+from holdfast.cli import output
 from holdfast.cli.open import (
     PATH_HELP,
     URL_VARIABLE,
@@ -31,19 +32,6 @@ from holdfast.cli.open import (
     require_path,
     resolve_arguments,
     switch,
-)
-from holdfast.cli.output import (
-    ProgressBar,
-    escape_json,
-    escape_text,
-    format_size,
-    plain_table,
-    print_json,
-    print_line,
-    print_note,
-    print_result,
-    print_table,
-    write_lines,
 )
 from holdfast.cli.sessions import Thread, find_session, thread_names
 from holdfast.client.holdfast import open as open_journal
@@ -82,7 +70,7 @@ def export(
     session: Annotated[str | None, option("Export this session, not the whole journal.")] = None,
     thread: Thread = None,
     format: Format = None,
-    output: Annotated[
+    file: Annotated[
         str | None,
         option(
             "Same as TARGET. With --session, defaults to standard output.",
@@ -95,9 +83,9 @@ def export(
     json: Json = False,
 ) -> None:
     _refuse_options(path)
-    if target is not None and output is not None:
+    if target is not None and file is not None:
         raise InvalidValue("Give TARGET or --output, not both.")
-    into = target if output is None else output
+    into = target if file is None else file
     if session is not None:
         if until is not None:
             raise InvalidValue("--until is for a whole journal. Leave out --until or --session.")
@@ -107,11 +95,11 @@ def export(
     _require_session(thread=thread, format=format, tenant=tenant)
     journal, into = resolve_arguments(path, into, "the path of the new export")
     copy = require_file_path(into)
-    with open_existing(journal) as hf, ProgressBar("export") as progress:
+    with open_existing(journal) as hf, output.ProgressBar("export") as progress:
         lines = hf.journal.export(copy, until=until, progress=progress)
     written = copy.stat().st_size
-    said = f"Wrote {lines:,} lines to {copy} ({format_size(written)}). They hold the journal's secret."
-    print_result(json, {"export": str(copy), "lines": lines, "bytes": written}, said)
+    said = f"Wrote {lines:,} lines to {copy} ({output.format_size(written)}). They hold the journal's secret."
+    output.print_result(json, {"export": str(copy), "lines": lines, "bytes": written}, said)
 
 
 def import_(
@@ -145,10 +133,10 @@ def import_(
     lines, target = require_file_path(given), require_file_path(journal)
     if not lines.is_file():
         raise NotFound(f"There is no export at {lines}.")
-    with open_for_import(target) as hf, ProgressBar("import") as progress:
+    with open_for_import(target) as hf, output.ProgressBar("import") as progress:
         events = hf.journal.import_(lines, progress=progress)
     said = f"Imported {events:,} events into {target}. Check it with `holdfast verify`."
-    print_result(json, {"journal": str(target), "events": events}, said)
+    output.print_result(json, {"journal": str(target), "events": events}, said)
 
 
 def _refuse_options(*given: str | None) -> None:
@@ -192,19 +180,19 @@ def export_conversation(journal: str, wanted: ConversationSpec, into: str | None
     path = None if into is None or into == STDIN else require_file_path(into)
     if path is not None and path.exists():
         raise Refused(f"{path} exists already. Give the path of a new file.")
-    with open_existing(journal, wanted.tenant) as hf, ProgressBar("export"):
+    with open_existing(journal, wanted.tenant) as hf, output.ProgressBar("export"):
         line = find_session(hf, wanted.session, wanted.thread)
         messages, exported = len(line), line.export(wanted.format)
     lines = exported if wanted.format == "jsonl" else [msgspec.json.encode(exported).decode()]
     if path is None:
         watched = sys.stdout.isatty()
-        write_lines((escape_json(line) if watched else line) + "\n" for line in lines)
+        output.write_lines((output.escape_json(line) if watched else line) + "\n" for line in lines)
         return
     write_new_file(path, (line.encode() for line in lines))
     written = path.stat().st_size
-    said = f"Wrote {messages:,} messages to {path} ({format_size(written)})."
+    said = f"Wrote {messages:,} messages to {path} ({output.format_size(written)})."
     answer = {"export": str(path), "format": wanted.format, "messages": messages, "bytes": written}
-    print_result(json, answer, said)
+    output.print_result(json, answer, said)
 
 
 def import_conversation(
@@ -217,7 +205,7 @@ def import_conversation(
     new = not target.exists()
     if not new:
         existing_path(journal)
-    with open_for_import(target) as client, ProgressBar("import") as progress:
+    with open_for_import(target) as client, output.ProgressBar("import") as progress:
         hf = client if wanted.tenant is None else client.tenant(wanted.tenant)
         stream = Scope.thread(wanted.session, wanted.thread_name)
         repeated = key is not None and bool(hf.journal.events_by_key(stream, key))
@@ -227,12 +215,14 @@ def import_conversation(
     if json:
         where = {"journal": str(target), "session": line.id, "thread": line.thread}
         made = {"new_journal": new, "new_session": begun, "repeated": repeated}
-        print_json({**where, **made, "messages": done.messages, "repairs": msgspec.to_builtins(done.repairs)})
+        output.print_json({**where, **made, "messages": done.messages, "repairs": msgspec.to_builtins(done.repairs)})
         return
     _print_import(done, target, wanted, repeated=repeated, new=new, begun=begun)
     if not repeated:
         thread = () if wanted.thread is None else ("--thread", wanted.thread)
-        print_note(f"Read it with: {format_command('messages', journal, line.id, *thread, tenant=wanted.tenant)}")
+        output.print_note(
+            f"Read it with: {format_command('messages', journal, line.id, *thread, tenant=wanted.tenant)}"
+        )
 
 
 def _check_import(given: Any, wanted: ConversationSpec, source: str, *, strict: bool) -> None:
@@ -240,7 +230,7 @@ def _check_import(given: Any, wanted: ConversationSpec, source: str, *, strict: 
 
     The import is tried in memory before a journal or a session is created, so refused input leaves nothing behind.
     """
-    with open_journal("memory:", tokenizer=len) as trial, ProgressBar("check") as progress:
+    with open_journal("memory:", tokenizer=len) as trial, output.ProgressBar("check") as progress:
         line = trial.session(wanted.session, thread=wanted.thread_name)
         done = line.import_messages(given, wanted.format, progress=progress)
         empty = not done.messages and line.details.system is None
@@ -266,18 +256,18 @@ def _print_import(
         session = f"thread {wanted.thread!r} of {session}"
     journal = f"the new journal {target}" if new else str(target)
     if repeated:
-        print_line(
+        output.print_line(
             f"These {done.messages:,} messages were imported into {session} with this key before; nothing changed."
         )
     else:
-        print_line(f"Imported {done.messages:,} messages into {session} of {journal}.", "green")
+        output.print_line(f"Imported {done.messages:,} messages into {session} of {journal}.", "green")
     if done.repairs:
-        print_line(f"{len(done.repairs):,} repairs were needed:", "yellow")
+        output.print_line(f"{len(done.repairs):,} repairs were needed:", "yellow")
         shown = sorted(done.repairs, key=lambda one: one.index)[:MAX_REPAIRS_SHOWN]
-        rows = [(str(one.index), escape_text(one.problem), escape_text(one.done)) for one in shown]
-        print_table(REPAIR_COLUMNS, rows, partial(plain_table, REPAIR_COLUMNS, right=(0,)), (0,))
+        rows = [(str(one.index), output.escape_text(one.problem), output.escape_text(one.done)) for one in shown]
+        output.print_table(REPAIR_COLUMNS, rows, partial(output.plain_table, REPAIR_COLUMNS, right=(0,)), (0,))
         if len(done.repairs) > MAX_REPAIRS_SHOWN:
-            print_line(f"and {len(done.repairs) - MAX_REPAIRS_SHOWN:,} more; --json has them all.", "yellow")
+            output.print_line(f"and {len(done.repairs) - MAX_REPAIRS_SHOWN:,} more; --json has them all.", "yellow")
 
 
 def read_conversation(source: str, format: str) -> Any:
