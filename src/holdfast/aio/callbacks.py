@@ -203,12 +203,7 @@ class AsyncCompaction:
     """The compaction of one thread of a session."""
 
     def __init__(
-        self,
-        env: Env,
-        thread_stream: str,
-        threads: ThreadPools,
-        given: AnySummarizer | None,
-        config: CompactionConfig,
+        self, env: Env, thread_stream: str, threads: ThreadPools, given: AnySummarizer | None, config: CompactionConfig
     ) -> None:
         self._env, self._thread_stream, self._threads = env, thread_stream, threads
         self._given, self._config = given, config

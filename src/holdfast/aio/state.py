@@ -15,11 +15,7 @@ from holdfast.aio.executor import AsyncOpener, AsyncTwin, ThreadPools, close_wit
 from holdfast.client.options import SharedStoreOptions, refuse_unknown
 from holdfast.client.state import ReadableState, State, StateReader, StateStore, open_store
 from holdfast.flow.state.store import Storage
-from holdfast.records.entries import (
-    Lifetime,
-    Reducer,
-    Tier,
-)
+from holdfast.records.entries import Lifetime, Reducer, Tier
 from holdfast.records.scope import Address
 
 T = TypeVar("T")

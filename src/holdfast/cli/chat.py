@@ -59,11 +59,7 @@ TOOL_NAME_HELP = "Write module:name, as in shop:refund for refund in shop.py, or
 def chat(
     path: Annotated[
         str,
-        Parameter(
-            name="PATH",
-            env_var=URL_VARIABLE,
-            help="The journal: a path or sqlite:///path. Created if missing.",
-        ),
+        Parameter(name="PATH", env_var=URL_VARIABLE, help="The journal: a path or sqlite:///path. Created if missing."),
     ] = JOURNAL,
     /,
     *,

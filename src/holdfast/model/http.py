@@ -229,12 +229,7 @@ class HttpModel:
         advice = f"No key was sent. Give api_key=…, or set {self.key_variable}." if unsent else fault.advice
         why = self._redact(f"The model {self.name} gave no answer: {fault}{times}. {advice}", key)
         return ModelFailed(
-            why,
-            kind=fault.kind,
-            retryable=fault.retryable,
-            status=fault.status,
-            usage=used,
-            partial=voice.visible_text,
+            why, kind=fault.kind, retryable=fault.retryable, status=fault.status, usage=used, partial=voice.visible_text
         )
 
     def _redact(self, text: str, key: str) -> str:

@@ -173,12 +173,7 @@ def _look_up(name: str) -> ModelInfo:
 
 
 def register_model(
-    prefix: str,
-    *,
-    window: int,
-    reply_reserve: int | None = None,
-    tokenizer: str = ESTIMATE,
-    provider: str = "other",
+    prefix: str, *, window: int, reply_reserve: int | None = None, tokenizer: str = ESTIMATE, provider: str = "other"
 ) -> ModelInfo:
     """Register models whose names begin with `prefix`, in this process; replaces an earlier entry for the prefix."""
     plain = normalise_name(prefix) if isinstance(prefix, str) else ""
