@@ -24,6 +24,7 @@ QuestionKind = Literal["approval", "input", "external", "checkpoint", "pause", "
 OnExpiry = Literal["fail", "cancel", "keep"]
 
 # Scores are stored, because packing needs an order; names are displayed.
+Priority = Literal["critical", "high", "medium", "low", "background"]
 PRIORITY_SCORE: dict[str, int] = {"critical": 100, "high": 75, "medium": 50, "low": 25, "background": 10}
 
 HandleKind = Literal["event_ref", "tool_output", "worker_finding", "worker_learning", "artifact", "document", "url"]

@@ -10,6 +10,17 @@ from holdfast.records.events.envelope import Erased
 from holdfast.records.frames import Call, FrameLimits, Handle, Question, ResultRef, TokenBudget
 from holdfast.records.usage import Usage
 
+WorkKind = Literal[
+    "waiting_for_subcall",
+    "waiting_for_user",
+    "waiting",
+    "tool_in_progress",
+    "model_in_progress",
+    "run_in_progress",
+    "unhandled_error",
+]
+
+
 StopCode = Literal["tool_calls", "deadline", "budget", "depth", "loops", "model", "output", "stopped", "failed"]
 """The reason why a turn was stopped: a limit, a model that failed, an output that never fits, a stop, an exception."""
 
