@@ -51,11 +51,7 @@ class Effects:
         return operators.run_operator(self.env, operator, input, view, scope=scope, key=key, name=name)
 
     def add_sink(
-        self,
-        name: str,
-        sink: Callable[[DeclaredEffect], Any] | SinkObject | StateStore,
-        *,
-        when_dead: str = "stop",
+        self, name: str, sink: Callable[[DeclaredEffect], Any] | SinkObject | StateStore, *, when_dead: str = "stop"
     ) -> Callable[[], None]:
         """Add a sink for this name: a function, an object with `deliver`, or a store. Returns a function to undo it.
 

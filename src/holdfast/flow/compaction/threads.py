@@ -232,11 +232,7 @@ def plan_compaction(
 
 
 def write_compaction(
-    env: Env,
-    plan: SummaryPlan,
-    words: SummaryText,
-    config: CompactionConfig,
-    write: SummaryWriter | None = None,
+    env: Env, plan: SummaryPlan, words: SummaryText, config: CompactionConfig, write: SummaryWriter | None = None
 ) -> Summary:
     """Write the summary with the flushed passages, and with a pin on the user's goal."""
     goal = _find_goal(env, plan) if config.keep_goal else None

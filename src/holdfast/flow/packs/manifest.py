@@ -111,12 +111,7 @@ def begin_call(
         state, now = states[actor], env.clock.now_ms()
         check_live(env, state, frame)
         intent = ModelRequested(
-            call=call,
-            frame=frame,
-            model=model,
-            pack=pack_id,
-            context_hash=facts.digest,
-            if_interrupted=if_interrupted,
+            call=call, frame=frame, model=model, pack=pack_id, context_hash=facts.digest, if_interrupted=if_interrupted
         )
         asked = calls.begin_call(state, intent, content, now)
         return {actor: add_clock_events(state, asked, now), thread: shown}
