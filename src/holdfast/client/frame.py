@@ -38,15 +38,6 @@ from holdfast.errors import Draining, FrameEnded, InsufficientTokens, InvalidVal
 from holdfast.flow.compaction import rules as compaction_rules
 from holdfast.flow.frames import evidence, lifecycle, questions, read, steps, takeover
 from holdfast.flow.frames.read import frame_thread
-from holdfast.flow.frames.takeover import (
-    check_not_suspended,
-    check_on_error,
-    claim_block,
-    frame_key,
-    is_interruption,
-    read_status,
-    release_lease,
-)
 from holdfast.flow.journal.append import redact_as_configured
 from holdfast.flow.sessions import append as session_append
 from holdfast.ports import Env
@@ -78,7 +69,7 @@ class Frame:
         inherit: Sequence[str] = (),
         on_error: str = "fail",
     ) -> None:
-        check_on_error(on_error)
+        takeover.check_on_error(on_error)
         self.env, self._stream = env, stream
         self._content = GoalContent(goal=goal, inputs=to_plain(inputs))
         self._parent, self._tokens, self._limits, self._on_error = parent, tokens, limits, on_error
@@ -136,7 +127,7 @@ class Frame:
         if self._replayed:
             return
         try:
-            claim_block(self.env, self.id)
+            takeover.claim_block(self.env, self.id)
         except BaseException:
             self._release_block()
             raise
@@ -233,7 +224,7 @@ class Frame:
 
     def _fail(self, error: Exception) -> None:
         status = self.status
-        kept = self._on_error == "leave" or is_interruption(error, status) or self._replayed
+        kept = self._on_error == "leave" or takeover.is_interruption(error, status) or self._replayed
         if kept or status not in LIVE_STATUSES:
             error.add_note(f"Frame {self.id} is {status}.")
             return
@@ -262,7 +253,7 @@ class Frame:
             self.env.leases.blocks.discard((self.env.tenant, self.id))
         epoch, self._epoch = self._epoch, None
         if epoch is not None:
-            release_lease(self.env, self._stream, epoch, error)
+            takeover.release_lease(self.env, self._stream, epoch, error)
 
     # properties
 
@@ -285,7 +276,7 @@ class Frame:
     @property
     def status(self) -> str:
         """The frame's current status; `completed` if this block only replays it."""
-        return read_status(self.env, self._stream, self.id)
+        return takeover.read_status(self.env, self._stream, self.id)
 
     @property
     def tokens(self) -> TokenBudget:
@@ -324,7 +315,7 @@ class Frame:
         self._check_inside()
         messages = read_input(add_files(message, files) if files else message, partial=partial)
         found = session_append.append_frame_messages(
-            self.env, self.id, messages, key=frame_key(self.id, key), policy=policy
+            self.env, self.id, messages, key=takeover.frame_key(self.id, key), policy=policy
         )
         compaction_rules.fire_rules(self.env, found[-1].stream, found)
         return found if isinstance(message, list) else found[-1]
@@ -406,18 +397,18 @@ class Frame:
 
     def spend(self, usage: Usage | int, *, purpose: str | None = None, key: str | None = None) -> None:
         """Record what work used, paid from a reservation if a purpose is given."""
-        check_not_suspended(self.env, self._stream, self.id, key)
-        lifecycle.spend_tokens(self.env, self.id, usage, purpose, frame_key(self.id, key))
+        takeover.check_not_suspended(self.env, self._stream, self.id, key)
+        lifecycle.spend_tokens(self.env, self.id, usage, purpose, takeover.frame_key(self.id, key))
 
     def reserve(self, purpose: str, amount: int, *, key: str | None = None) -> None:
         """Set tokens aside for a purpose."""
-        check_not_suspended(self.env, self._stream, self.id, key)
-        lifecycle.reserve_tokens(self.env, self.id, purpose, amount, frame_key(self.id, key))
+        takeover.check_not_suspended(self.env, self._stream, self.id, key)
+        lifecycle.reserve_tokens(self.env, self.id, purpose, amount, takeover.frame_key(self.id, key))
 
     def release(self, purpose: str, amount: int | None = None, *, key: str | None = None) -> None:
         """Release a reservation, whole or in part."""
-        check_not_suspended(self.env, self._stream, self.id, key)
-        lifecycle.release_reservation(self.env, self.id, purpose, amount, frame_key(self.id, key))
+        takeover.check_not_suspended(self.env, self._stream, self.id, key)
+        lifecycle.release_reservation(self.env, self.id, purpose, amount, takeover.frame_key(self.id, key))
 
     def attach(
         self,
@@ -433,7 +424,7 @@ class Frame:
         key: str | None = None,
     ) -> str:
         """Attach evidence and return the handle's id."""
-        check_not_suspended(self.env, self._stream, self.id, key)
+        takeover.check_not_suspended(self.env, self._stream, self.id, key)
         content = HandleContent(description=description, target=target, body=body)
         return evidence.add_handle(
             self.env,
@@ -444,13 +435,13 @@ class Frame:
             priority=priority,
             policy=policy,
             tokens=tokens,
-            key=frame_key(self.id, key),
+            key=takeover.frame_key(self.id, key),
         )
 
     def detach(self, *handles: str, reason: str | None = None, key: str | None = None) -> str | None:
         """Detach evidence; return the name with which `hf.index.restore_handles` brings it back."""
-        check_not_suspended(self.env, self._stream, self.id, key)
-        return evidence.remove_handles(self.env, self.id, handles, reason, frame_key(self.id, key))
+        takeover.check_not_suspended(self.env, self._stream, self.id, key)
+        return evidence.remove_handles(self.env, self.id, handles, reason, takeover.frame_key(self.id, key))
 
     # questions
 

@@ -11,29 +11,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from holdfast import errors
 from holdfast.core.numbers import is_number
+from holdfast.core.packs import history_tools
 from holdfast.core.packs.assemble import copy_tools
 from holdfast.core.packs.fences import FenceMarks, fence_text
-from holdfast.core.packs.history_tools import (
-    EXPAND,
-    HISTORY_TOOL_NAMES,
-    HISTORY_TOOLS,
-    SEARCH,
-    PageRequest,
-    parse_arguments,
-    render_page,
-)
+from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
 from holdfast.core.packs.segments import HandleRef, parse_handle
 from holdfast.core.values import exception_text
-from holdfast.errors import (
-    HoldfastError,
-    InvalidValue,
-    LimitExceeded,
-    NotFound,
-    Refused,
-    SessionNotFound,
-    ToolCallLimitExceeded,
-)
 from holdfast.flow.frames import calls
 from holdfast.flow.packs import expand
 from holdfast.flow.sessions.append import thread_tokenizer
@@ -57,14 +42,16 @@ class HistoryTools:
 
     def __init__(self, env: Env, thread: str, frame: str | None = None, max_tokens: int = MAX_TOKENS) -> None:
         if not is_number(max_tokens, least=MIN_TOKENS):
-            raise InvalidValue(f"max_tokens is {max_tokens!r:.40}. Give a whole number of at least {MIN_TOKENS}.")
+            raise errors.InvalidValue(
+                f"max_tokens is {max_tokens!r:.40}. Give a whole number of at least {MIN_TOKENS}."
+            )
         self._env, self._thread_stream, self._mark = env, thread, FenceMarks(env.journal, env.tenant)
         self._frame, self._max_tokens = frame, max_tokens
 
     @property
     def definitions(self) -> list[ToolDef]:
         """The tool definitions for the model, to be passed along with your own."""
-        return list(copy_tools(HISTORY_TOOLS))
+        return list(copy_tools(history_tools.HISTORY_TOOLS))
 
     @property
     def names(self) -> frozenset[str]:
@@ -76,13 +63,13 @@ class HistoryTools:
         if not isinstance(name, str) or name not in HISTORY_TOOL_NAMES:
             known = " and ".join(sorted(HISTORY_TOOL_NAMES))
             return f"There is no tool {_quote(name)} here. The tools for the history are {known}."
-        given, problem = parse_arguments(name, arguments)
+        given, problem = history_tools.parse_arguments(name, arguments)
         if self._frame is None:
             return problem or self.answer(name, given)
         try:
             call = calls.begin_tool_call(self._env, self._frame, name, arguments=given or None, if_interrupted="retry")
-        except LimitExceeded as error:
-            is_calls = isinstance(error, ToolCallLimitExceeded)
+        except errors.LimitExceeded as error:
+            is_calls = isinstance(error, errors.ToolCallLimitExceeded)
             reason = "No tool calls are left for this work." if is_calls else "The limit of this work is reached."
             return f"{reason} Answer with what you have."
         return self._answer_call(self._frame, call, name, given, problem)
@@ -93,7 +80,7 @@ class HistoryTools:
             answer = problem or self.answer(name, given)
             tokens = self._token_counter()(answer)
         except Exception as error:
-            with suppress(HoldfastError):  # The journal may be what failed.
+            with suppress(errors.HoldfastError):  # The journal may be what failed.
                 calls.end_tool_call(self._env, frame, call, error=exception_text(error))
             raise
         calls.end_tool_call(self._env, frame, call, error=problem, tokens=tokens)
@@ -102,7 +89,7 @@ class HistoryTools:
     def answer(self, name: str, given: dict[str, Any]) -> str:
         """Answer a call whose arguments are already parsed; nothing is journaled."""
         try:
-            return self._expand(**given) if name == EXPAND else self._search(**given)
+            return self._expand(**given) if name == history_tools.EXPAND else self._search(**given)
         except _Advice as advice:
             return str(advice)[:_MAX_ADVICE]
 
@@ -111,17 +98,17 @@ class HistoryTools:
     def _expand(self, handle: str, offset: int) -> str:
         try:
             wanted = parse_handle(handle)
-        except InvalidValue as error:
+        except errors.InvalidValue as error:
             raise _Advice(f"{error} {_suggest_instead(None)}") from error
         try:
             name, pieces = expand.read_pieces(self._env, self._thread_stream, handle, frame=self._frame)
-            asked = PageRequest(name=name, offset=offset, max_tokens=self._max_tokens)
-            return render_page(pieces, asked, self._token_counter(), self._mark)
-        except SessionNotFound:
+            asked = history_tools.PageRequest(name=name, offset=offset, max_tokens=self._max_tokens)
+            return history_tools.render_page(pieces, asked, self._token_counter(), self._mark)
+        except errors.SessionNotFound:
             raise  # The thread itself does not exist: no model can do anything about that.
-        except NotFound as error:
+        except errors.NotFound as error:
             raise _Advice(f"{error} {_suggest_instead(wanted)}") from error
-        except Refused as error:
+        except errors.Refused as error:
             raise _Advice(str(error)) from error
 
     # search
@@ -131,7 +118,7 @@ class HistoryTools:
             raise _Advice("The query is empty. Give a few words to look for: names, numbers, things.")
         try:
             found = expand.search_mentions(self._env, self._thread_stream, query, limit, own=HISTORY_TOOL_NAMES)
-        except SessionNotFound:
+        except errors.SessionNotFound:
             if self._frame is None:
                 raise
             found = []
@@ -163,7 +150,7 @@ class HistoryTools:
 
 def _format_matches(lines: list[str], mark: Any) -> str:
     label = "Found, best first. Read one in full with expand:"
-    return fence_text(label, "\n".join(lines), mark(SEARCH))
+    return fence_text(label, "\n".join(lines), mark(history_tools.SEARCH))
 
 
 def _suggest_instead(wanted: HandleRef | None) -> str:

@@ -11,16 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Unpack, overload
 
 from holdfast.client import pack as client_pack
+from holdfast.client import session_views
 from holdfast.client.files import add_files
 from holdfast.client.options import AppendOptions, PackOptions, SummarizerChoice, TurnOptions, refuse_unknown
 from holdfast.client.pack import ContextPack
-from holdfast.client.session_views import (
-    SessionCompaction,
-    SessionDetails,
-    SessionPacks,
-    choose_thread_summarizer,
-    load_session_text,
-)
+from holdfast.client.session_views import SessionCompaction, SessionDetails, SessionPacks
 from holdfast.client.state import StoreChoice
 from holdfast.client.turn import Turn, read_turn_messages
 from holdfast.core.frames.budgets import to_nano_usd
@@ -73,7 +68,7 @@ class Session:
     @property
     def title(self) -> str | None:
         """The title, for people."""
-        text: str | None = load_session_text(self._env, self.id, self._session_stream, "title")
+        text: str | None = session_views.load_session_text(self._env, self.id, self._session_stream, "title")
         return text
 
     @property
@@ -152,11 +147,7 @@ class Session:
     # reading
 
     def messages(
-        self,
-        limit: int | None = None,
-        *,
-        before: Message | str | None = None,
-        after: Message | str | None = None,
+        self, limit: int | None = None, *, before: Message | str | None = None, after: Message | str | None = None
     ) -> list[Message]:
         """Return messages as written, oldest first: all, the newest `limit`, or those before or after one of them."""
         if limit is not None and not is_number(limit, least=0):
@@ -220,7 +211,7 @@ class Session:
         raises SummaryFailed.
         """
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, store=store)
-        chosen = choose_thread_summarizer(self._env, self._thread_stream, summarizer)
+        chosen = session_views.choose_thread_summarizer(self._env, self._thread_stream, summarizer)
         return compaction_threads.compact_thread(self._env, self._thread_stream, config, chosen, whole=whole)
 
     # turns

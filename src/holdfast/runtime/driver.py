@@ -12,20 +12,11 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from holdfast import errors
 from holdfast.aio.executor import STEPS, ThreadPools
 from holdfast.client.frame import TurnFrame
 from holdfast.client.pack import ContextPack
 from holdfast.client.turn import Ask, Done
-from holdfast.errors import (
-    ArgumentsUnfit,
-    FrameSuspended,
-    InvalidValue,
-    ModelFailed,
-    TooLarge,
-    ToolInterrupted,
-    ToolPairingError,
-    ToolTimedOut,
-)
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.calls import TurnModelCall, TurnQuestions, TurnToolCall, error_usage
@@ -135,7 +126,7 @@ class TurnDriver:
         asked = ModelCall(pack=pack, call=call.call, output=self._output, options=self._options)
         try:
             reply = await self._await_reply(asked)
-        except ModelFailed as error:
+        except errors.ModelFailed as error:
             live = error.retryable or error.kind in LIVE_KINDS
             await self._fail_model(call, error, live)
             if live:
@@ -146,10 +137,10 @@ class TurnDriver:
             return
         try:
             await self._threads.run(self._engine.finish_model, call, reply.message, reply.usage, reply.finish)
-        except (InvalidValue, TooLarge, ToolPairingError) as error:
+        except (errors.InvalidValue, errors.TooLarge, errors.ToolPairingError) as error:
             # A reply that no conversation can hold is a failure, but its usage is counted.
             text = f"The model {self._model.name} gave a reply that cannot be kept: {error}"
-            failed = ModelFailed(text, kind="malformed", retryable=True, usage=reply.usage)
+            failed = errors.ModelFailed(text, kind="malformed", retryable=True, usage=reply.usage)
             await self._fail_model(call, failed, True)
             raise failed from error
         env = self._engine.env
@@ -157,7 +148,7 @@ class TurnDriver:
             env.models.note(call.model, call.packed.token_summary.used, reply.usage.input, tenant=env.tenant)
         await self.publish_versions()
 
-    async def _fail_model(self, call: TurnModelCall, error: ModelFailed, retryable: bool) -> None:
+    async def _fail_model(self, call: TurnModelCall, error: errors.ModelFailed, retryable: bool) -> None:
         text, usage = f"{error.kind}: {error}", error_usage(error.usage)
         await self._threads.run(self._engine.fail_model, call, text, retryable=retryable, usage=usage)
 
@@ -209,7 +200,7 @@ class TurnDriver:
             return
         try:
             args = tool.read(arguments_json(request, call.args))
-        except ArgumentsUnfit as error:
+        except errors.ArgumentsUnfit as error:
             await self._threads.run(engine.fail_tool, call, str(error))
             return
         made = ToolCall(
@@ -226,7 +217,7 @@ class TurnDriver:
             with enter_work(TurnWork()):
                 wanted = AsyncToolCall(made, self._threads) if tool.is_async else made
                 value = await tool.run(args, wanted, self._run_in_thread)
-        except (ToolInterrupted, ToolTimedOut) as error:
+        except (errors.ToolInterrupted, errors.ToolTimedOut) as error:
             await self._handle_unknown(call, tool, failure_text(error))
             return
         except Exception as error:  # noqa: BLE001  # Whatever a tool raises is its result, if the journal takes it.
@@ -256,9 +247,9 @@ class TurnDriver:
         """
         try:
             await self._threads.run(end, call, *came, **how)
-        except FrameSuspended:
+        except errors.FrameSuspended:
             call.answered = True
-        except (InvalidValue, TooLarge) as error:
+        except (errors.InvalidValue, errors.TooLarge) as error:
             text = f"The tool ran, but what it gave cannot be kept: {error}"
             await self._journal_outcome(call, self._engine.fail_tool, text)
         await self.publish_versions()
@@ -278,7 +269,7 @@ async def request_reply(model: Model, asked: ModelCall, say: Callable[[Delta], N
     """Return the model's reply or raise ModelFailed. A cancellation passes through: the caller knows its source."""
     try:
         reply: object = await model.reply(asked, say)
-    except (ModelFailed, asyncio.CancelledError, GeneratorExit):
+    except (errors.ModelFailed, asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
@@ -287,9 +278,9 @@ async def request_reply(model: Model, asked: ModelCall, say: Callable[[Delta], N
     if isinstance(reply, ModelReply):
         return reply
     text = f"The model {model.name} gave {type(reply).__name__} and no ModelReply. Correct its method reply."
-    raise ModelFailed(text, kind="malformed", retryable=True)
+    raise errors.ModelFailed(text, kind="malformed", retryable=True)
 
 
-def _model_failure(model: Model, what: str) -> ModelFailed:
+def _model_failure(model: Model, what: str) -> errors.ModelFailed:
     text = f"The model {model.name} {what}. Have it raise ModelFailed with a kind, or send the message again."
-    return ModelFailed(text, kind="failed", retryable=True)
+    return errors.ModelFailed(text, kind="failed", retryable=True)

@@ -34,20 +34,8 @@ from holdfast.flow.journal import telemetry
 from holdfast.flow.journal.append import load_state
 from holdfast.flow.sessions.append import resolve_session_stream, thread_tokenizer
 from holdfast.ports import Env, Summarizer
-from holdfast.records.compaction import (
-    PRESETS,
-    Always,
-    BudgetGuard,
-    CompactionConfig,
-    MessagesOver,
-    Occasion,
-    PackOverBudget,
-    Rule,
-    RuleOutcome,
-    TelemetryRecorder,
-    TokensOver,
-    Trigger,
-)
+from holdfast.records import compaction
+from holdfast.records.compaction import BudgetGuard, CompactionConfig, Occasion, Rule, RuleOutcome, TelemetryRecorder
 from holdfast.records.ids import check_id
 from holdfast.records.messages import Message
 from holdfast.records.packs import AssembledPack
@@ -55,7 +43,7 @@ from holdfast.records.scope import Scope, parse_scope
 from holdfast.records.sessions import Summary, ThreadState
 from holdfast.system import CALL_SITE, ForkLock, find_call_site, warn_caller
 
-TRIGGERS: Final = (MessagesOver, TokensOver, PackOverBudget, Always)
+TRIGGERS: Final = (compaction.MessagesOver, compaction.TokensOver, compaction.PackOverBudget, compaction.Always)
 COMPACTION, GUARD, TELEMETRY = "compaction", "budget_guard", "telemetry"
 TARGET_SHARE: Final = 0.6
 """The share of an exceeded limit that is left afterwards; otherwise the next message would exceed it again."""
@@ -214,16 +202,18 @@ def _is_due(env: Env, standing: SessionRules, rule: Rule, occasion: Occasion) ->
     return any(_is_triggered(env, standing, one, occasion) for one in rule.triggers)
 
 
-def _is_triggered(env: Env, standing: SessionRules, trigger: Trigger, occasion: Occasion) -> bool:
+def _is_triggered(env: Env, standing: SessionRules, trigger: compaction.Trigger, occasion: Occasion) -> bool:
     match trigger:
-        case Always():
+        case compaction.Always():
             return True
-        case PackOverBudget():
+        case compaction.PackOverBudget():
             return _has_overflow(occasion)
     stream, every = occasion.stream, [one for known in standing.rules for one in known.triggers]
-    most = max((token_limit(env, stream, one.n) for one in every if isinstance(one, TokensOver)), default=None)
+    most = max(
+        (token_limit(env, stream, one.n) for one in every if isinstance(one, compaction.TokensOver)), default=None
+    )
     tally = standing.update_tally(env, stream, occasion.new, most)
-    counted = tally.messages if isinstance(trigger, MessagesOver) else tally.tokens or 0
+    counted = tally.messages if isinstance(trigger, compaction.MessagesOver) else tally.tokens or 0
     return counted > token_limit(env, stream, trigger.n)
 
 
@@ -381,16 +371,16 @@ def check_rule(env: Env, given: Any, choose: ChooseSummarizer, *, awaits: bool =
 def _to_rule(env: Env, given: Any) -> Any:
     """Convert a preset's name, configuration, guard or recorder to a rule with its default name."""
     if isinstance(given, str):
-        if given not in PRESETS:
-            raise InvalidValue(f"{given!r:.60} is not a preset. Known presets: {', '.join(PRESETS)}.")
-        given = PRESETS[given]
+        if given not in compaction.PRESETS:
+            raise InvalidValue(f"{given!r:.60} is not a preset. Known presets: {', '.join(compaction.PRESETS)}.")
+        given = compaction.PRESETS[given]
     if isinstance(given, CompactionConfig):
         threads.check_config(env, given)  # Check it before its triggers are read.
-        return Rule(COMPACTION, given.triggers or (PackOverBudget(),), given)
+        return Rule(COMPACTION, given.triggers or (compaction.PackOverBudget(),), given)
     if isinstance(given, BudgetGuard):
-        return Rule(GUARD, Always(), given)
+        return Rule(GUARD, compaction.Always(), given)
     if isinstance(given, TelemetryRecorder):
-        return Rule(TELEMETRY, Always(), given)
+        return Rule(TELEMETRY, compaction.Always(), given)
     return given
 
 

@@ -13,16 +13,8 @@ from msgspec.structs import replace
 
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.lazy import decoder
-from holdfast.core.packs.briefs import (
-    INPUTS_FIELD,
-    Brief,
-    BriefPiece,
-    brief_fields,
-    check_brief,
-    choose_pieces,
-    make_erased_fields,
-    render_brief,
-)
+from holdfast.core.packs import briefs
+from holdfast.core.packs.briefs import Brief, BriefPiece, choose_pieces
 from holdfast.core.packs.fences import FenceMarks
 from holdfast.core.trust import lowest_trust
 from holdfast.errors import Corrupt, InvalidValue
@@ -59,7 +51,7 @@ def set_brief(
     where, name = Scope.of(scope), BRIEF_PREFIX + check_id(role, "role")
     if is_thread(where):
         raise InvalidValue(f"{where} is a thread, and threads have the brief of their session. Set it there.")
-    value = check_brief(
+    value = briefs.check_brief(
         system_prompt=system_prompt, invariants=invariants, working_context=working_context, tools=tools
     )
     if value:
@@ -101,8 +93,8 @@ def load_brief(
     if frame is not None and frame.inputs is not None and frame.inputs is not ERASED:
         place = next(iter_ancestors(env, frame.id))
         given = _load_piece(env, Origin(kind="brief", part="inputs", stream=place.stream, first=place.goal))
-        pieces += [] if given.erased or given.fields[INPUTS_FIELD] is None else [given]
-    return render_brief(pieces, FenceMarks(env.journal, env.tenant))
+        pieces += [] if given.erased or given.fields[briefs.INPUTS_FIELD] is None else [given]
+    return briefs.render_brief(pieces, FenceMarks(env.journal, env.tenant))
 
 
 def _note_taken_fields(piece: BriefPiece) -> BriefPiece:
@@ -123,7 +115,7 @@ def _load_entries(env: Env, scope: str, roles: Sequence[str]) -> dict[str, Brief
         event = decode_event(stored)
         if event.facts.expires_at is None or event.facts.expires_at > now:
             origin = Origin(kind="brief", part="entry", stream=event.stream, first=event.version, entry=event.facts.key)
-            found[role] = BriefPiece(origin=origin, trust=event.trust, fields=brief_fields(event.content.value))
+            found[role] = BriefPiece(origin=origin, trust=event.trust, fields=briefs.brief_fields(event.content.value))
     return found
 
 
@@ -142,14 +134,14 @@ def _session_pieces(env: Env, session: str, known: SessionState) -> list[BriefPi
 
 def reload_brief(env: Env, origins: Sequence[Origin]) -> Brief:
     """Reload a brief from the origins of its pieces, ignoring later changes; erased pieces are marked."""
-    return render_brief([_load_piece(env, origin) for origin in origins], FenceMarks(env.journal, env.tenant))
+    return briefs.render_brief([_load_piece(env, origin) for origin in origins], FenceMarks(env.journal, env.tenant))
 
 
 def _load_piece(env: Env, origin: Origin) -> BriefPiece:
     if origin.part == "tools":
         body = artifacts.read_artifact(env, str(origin.artifact))
         tools = decoder(tuple[ToolDef, ...]).decode(body) if isinstance(body, bytes) else None
-        fields = make_erased_fields(["tools"]) if tools is None else {"tools": tools}
+        fields = briefs.make_erased_fields(["tools"]) if tools is None else {"tools": tools}
         return BriefPiece(origin=origin, trust="system", fields=fields, erased=tools is None)
     event = read_origin(env, origin)
     trust = "external" if event is None else event.trust
@@ -157,18 +149,18 @@ def _load_piece(env: Env, origin: Origin) -> BriefPiece:
     match origin.part:
         case "entry":
             names = (origin.cut or "").split(",")
-            found = brief_fields(content_field(event, "value"))
+            found = briefs.brief_fields(content_field(event, "value"))
             said = {name: item for name, item in found.items() if name in names}
         case "system":
             names, text = ["system_prompt"], content_field(event, "system")
             said = {"system_prompt": text} if isinstance(text, str) else {}
         case "inputs":
             # Inputs may come from anywhere, so they are trusted at most as a user's, whoever pushed the frame.
-            names, trust = [INPUTS_FIELD], lowest_trust(trust, "user")
+            names, trust = [briefs.INPUTS_FIELD], lowest_trust(trust, "user")
             if event is not None and event.content is not None and event.content is not ERASED:
-                said = {INPUTS_FIELD: content_field(event, INPUTS_FIELD)}
+                said = {briefs.INPUTS_FIELD: content_field(event, briefs.INPUTS_FIELD)}
         case _:
             raise Corrupt(
                 f"A brief has no part {origin.part!r}: this pack was written by a later release, or is damaged."
             )
-    return BriefPiece(origin=origin, trust=trust, fields=said or make_erased_fields(names), erased=not said)
+    return BriefPiece(origin=origin, trust=trust, fields=said or briefs.make_erased_fields(names), erased=not said)

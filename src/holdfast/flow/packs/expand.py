@@ -27,14 +27,8 @@ from holdfast.flow.packs.handles import reload_evidence, resolve_handle
 from holdfast.flow.packs.manifest import LOOK_BACK, iter_packs
 from holdfast.flow.packs.rebuild import piece_origin
 from holdfast.flow.packs.visibility import find_handle
-from holdfast.flow.sessions.read import (
-    MESSAGE_TYPES,
-    find_place,
-    iter_segment_messages,
-    load_messages,
-    thread_segments,
-    thread_state,
-)
+from holdfast.flow.sessions import read
+from holdfast.flow.sessions.read import find_place
 from holdfast.flow.sessions.summaries import iter_summaries
 from holdfast.flow.state.search import search_journal
 from holdfast.ports import Env
@@ -72,7 +66,7 @@ def _thread_pieces(env: Env, thread: str, name: HandleRef) -> Iterator[HistoryPi
         return _pieces_by_id(env, thread, name.id)
     if name.kind == "summary":
         event = read_event(env, thread, name.first)
-        own = thread_segments(thread, thread_state(env, thread))[0]
+        own = read.thread_segments(thread, read.thread_state(env, thread))[0]
         if event is None or event.type != "summary.made" or event.version <= own.after:
             return iter(())
         return _stretch_pieces(env, thread, event.facts.spans(thread))
@@ -81,12 +75,12 @@ def _thread_pieces(env: Env, thread: str, name: HandleRef) -> Iterator[HistoryPi
 
 def _stretch_pieces(env: Env, thread: str, wanted: tuple[MessageSpan, ...]) -> Iterator[HistoryPiece]:
     """Iterate over the messages of some stretches that still stand in a thread, oldest first."""
-    known = thread_segments(thread, thread_state(env, thread))
+    known = read.thread_segments(thread, read.thread_state(env, thread))
     for stretch in wanted:
         for part in reversed(known):
             if part.stream == stretch.stream:
                 first, last = max(part.after, stretch.first - 1), min(part.until, stretch.last)
-                for message in iter_segment_messages(env, SharedSegment(part.stream, first, last, part.at)):
+                for message in read.iter_segment_messages(env, SharedSegment(part.stream, first, last, part.at)):
                     own = part.stream == thread and stretch is wanted[-1]
                     onwards = stretch_handle(message.version, last) if own else None
                     yield _message_piece(message, thread, _message_words(message), onwards)
@@ -101,7 +95,7 @@ def _pieces_by_id(env: Env, thread: str, id: str) -> Iterator[HistoryPiece]:
     except MessageNotFound:
         summary = next((one for one in iter_summaries(env, thread) if one.id == id.upper()), None)
         return iter(()) if summary is None else _stretch_pieces(env, thread, summary.covers)
-    (message,) = load_messages(env, [found])
+    (message,) = read.load_messages(env, [found])
     return iter([_message_piece(message, thread, _message_words(message))])
 
 
@@ -184,7 +178,7 @@ class LookupFilter:
 
     def is_only_lookup(self, event: StoredEvent) -> bool:
         """Return True if a message holds nothing but calls or results of these tools."""
-        if not self._names or event.type not in MESSAGE_TYPES:
+        if not self._names or event.type not in read.MESSAGE_TYPES:
             return False
         facts: MessageAppended = decode_facts(event.type, event.schema, event.facts)
         if facts.answers:
@@ -206,7 +200,7 @@ class LookupFilter:
         if place not in self._rounds:
             event = read_event(self._env, stream, version)
             pairs: Iterable[tuple[Any, Part]] = ()
-            if event is not None and event.type in MESSAGE_TYPES and isinstance(event.content, MessageContent):
+            if event is not None and event.type in read.MESSAGE_TYPES and isinstance(event.content, MessageContent):
                 pairs = zip(event.facts.calls, event.content.tool_calls or (), strict=False)
             self._rounds[place] = frozenset(id for (id, _), call in pairs if call.get("name") in self._names)
         return self._rounds[place]

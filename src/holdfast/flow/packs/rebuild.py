@@ -12,26 +12,12 @@ from itertools import pairwise
 from holdfast.core.compaction.summary import read_passage
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.lazy import convert
+from holdfast.core.packs import segments
 from holdfast.core.packs.assemble import has_estimated_parts, round_origins, summarise_tokens
 from holdfast.core.packs.briefs import Brief
 from holdfast.core.packs.fences import MEMORY_LABEL, FenceMarks, evidence_label
-from holdfast.core.packs.manifest import (
-    RENDERER_VERSION,
-    compute_digest,
-    make_evidence,
-    restore_decisions,
-)
+from holdfast.core.packs.manifest import RENDERER_VERSION, compute_digest, make_evidence, restore_decisions
 from holdfast.core.packs.rounds import remake_round
-from holdfast.core.packs.segments import (
-    crumb_segment,
-    cut_by_recipe,
-    make_message,
-    make_segment,
-    marker_segment,
-    message_handle,
-    note_segments,
-    summary_segment,
-)
 from holdfast.core.sessions.rounds import repair_messages
 from holdfast.core.sessions.tokens import count_label, framing_of
 from holdfast.core.trust import FILE_PREFIX, lowest_trust
@@ -46,21 +32,11 @@ from holdfast.flow.sessions import summaries
 from holdfast.flow.sessions.append import resolve_session_stream
 from holdfast.flow.sessions.read import decode_messages, read_stored
 from holdfast.ports import Env
+from holdfast.records import packs
 from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.events.envelope import ERASED, Event
 from holdfast.records.messages import Message
-from holdfast.records.packs import (
-    AssembledPack,
-    CompactionLevel,
-    ContextPackMetadata,
-    ConversationSlice,
-    FrameBreadcrumb,
-    Origin,
-    RetrievedEvidence,
-    Segment,
-    SegmentKind,
-    WindowKey,
-)
+from holdfast.records.packs import AssembledPack, CompactionLevel, Origin, Segment, SegmentKind
 from holdfast.records.sessions import Summary
 
 UNKNOWN_STATUS = "unknown"
@@ -114,19 +90,19 @@ class _PackRebuilder:
         self._follows: dict[tuple[str, int], tuple[str, int]] = {}
         self._erased: list[str] = []
         self._summaries: list[Summary] = []
-        self._crumbs: list[FrameBreadcrumb] = []
-        self._evidence: list[RetrievedEvidence] = []
+        self._crumbs: list[packs.FrameBreadcrumb] = []
+        self._evidence: list[packs.RetrievedEvidence] = []
 
     def rebuild(self) -> AssembledPack:
         """Rebuild the whole pack; raise Corrupt if it differs without an erasure."""
         brief = briefs.reload_brief(self._env, [piece_origin(one) for one in list_brief_pieces(self._facts)])
         self._erased += brief.erased
-        self._notes = note_segments(brief.notes, self._count)
+        self._notes = segments.note_segments(brief.notes, self._count)
         self._rounds = self._load_rounds()
-        segments = [segment for piece in self._group_pieces() for segment in self._group_segments(piece, brief)]
-        said = [message for one in segments if one.kind == "conversation" for message in one.messages]
+        parts = [segment for piece in self._group_pieces() for segment in self._group_segments(piece, brief)]
+        said = [message for one in parts if one.kind == "conversation" for message in one.messages]
         said = [message for message in said if not (message.synthetic and message.role == "user")]  # Without markers.
-        pack = self._assemble_pack(brief, segments, said)
+        pack = self._assemble_pack(brief, parts, said)
         same = compute_digest(self._env.journal.secret, self._env.tenant, pack) == self._facts.digest
         if not same and not self._erased:
             raise Corrupt(f"Pack {self._facts.pack} is not what it was when it was journaled. Run `holdfast verify`.")
@@ -158,10 +134,10 @@ class _PackRebuilder:
                 found = summaries.load_summary(self._env, piece.stream or "", piece.first or 0)
                 self._erased += [piece.id] if found.text == summaries.ERASED_SUMMARY else []
                 self._summaries.append(found)
-                return [summary_segment(found, self._thread, self._mark, self._count)]
+                return [segments.summary_segment(found, self._thread, self._mark, self._count)]
             case "conversation" if piece.part is not None:
                 number, _, tools = (piece.cut or "0:").partition(":")
-                return [marker_segment(int(number), self._count, tools=tools == "tools")]
+                return [segments.marker_segment(int(number), self._count, tools=tools == "tools")]
             case "conversation":
                 heads = [place for place in self._rounds if place[0] == piece.stream]
                 shown = sorted(place for place in heads if (piece.first or 0) <= place[1] <= (piece.last or 0))
@@ -179,9 +155,9 @@ class _PackRebuilder:
             if depth is None and frame:  # The event only changed the goal; the depth never changes.
                 depth = find_frame_row(self._env, frame)[1]["depth"]
             self._crumbs.append(
-                FrameBreadcrumb(frame_id=frame, depth=int(depth or 0), goal=goal, status=UNKNOWN_STATUS)
+                packs.FrameBreadcrumb(frame_id=frame, depth=int(depth or 0), goal=goal, status=UNKNOWN_STATUS)
             )
-        return crumb_segment([crumb.goal for crumb in self._crumbs], origins, self._mark, self._count)
+        return segments.crumb_segment([crumb.goal for crumb in self._crumbs], origins, self._mark, self._count)
 
     # the conversation
 
@@ -206,7 +182,7 @@ class _PackRebuilder:
     def _round_segment(self, messages: Sequence[Message], piece: PackedPiece) -> Segment:
         recipe = [] if piece.cut is None else piece.cut.split(",")
         form, left_out = remake_round(messages, recipe, self._thread)
-        id = message_handle(messages[0], self._thread)
+        id = segments.message_handle(messages[0], self._thread)
         self._erased += [id] if any(message.erased for message in messages) else []
         return Segment(
             kind="conversation",
@@ -230,28 +206,28 @@ class _PackRebuilder:
             text, gone = load_evidence_text(self._env, origin)
             label = evidence_label(piece.id, piece.part or "evidence", trust)
         self._erased += [piece.id] if gone else []
-        told, left_out = cut_by_recipe(text, piece.cut, piece.id)
-        message = make_message(label, told, piece.id, piece.kind, trust, self._mark)
+        told, left_out = segments.cut_by_recipe(text, piece.cut, piece.id)
+        message = segments.make_message(label, told, piece.id, piece.kind, trust, self._mark)
         kind: SegmentKind = "memory" if piece.kind == "memory" else "evidence"
         priority = piece.priority or "medium"
-        segment = make_segment(kind, piece.id, priority, message, self._count, [origin], left_out)
+        segment = segments.make_segment(kind, piece.id, priority, message, self._count, [origin], left_out)
         if piece.kind == "evidence":
             self._evidence.append(make_evidence(segment, piece.part or "", evidence_source(self._env, origin)))
         return segment
 
     # the whole
 
-    def _assemble_pack(self, brief: Brief, segments: list[Segment], said: list[Message]) -> AssembledPack:
+    def _assemble_pack(self, brief: Brief, parts: list[Segment], said: list[Message]) -> AssembledPack:
         facts = self._facts
         level = CompactionLevel(facts.level)
         stream = facts.window_stream
-        decisions = restore_decisions(facts, segments, self._summaries)
+        decisions = restore_decisions(facts, parts, self._summaries)
         return AssembledPack(
             system=brief.system,
             tools=brief.tools,
-            segments=tuple(segments),
+            segments=tuple(parts),
             summaries=tuple(self._summaries),
-            conversation=ConversationSlice(
+            conversation=packs.ConversationSlice(
                 messages=tuple(said),
                 message_count=len(said),
                 truncated_count=facts.truncated,
@@ -261,9 +237,9 @@ class _PackRebuilder:
             breadcrumbs=tuple(self._crumbs),
             evidence=tuple(self._evidence),
             token_summary=summarise_tokens(
-                segments, budget=facts.budget, used=facts.used, overhead=self._counter.framing.reply, level=level
+                parts, budget=facts.budget, used=facts.used, overhead=self._counter.framing.reply, level=level
             ),
-            metadata=ContextPackMetadata(
+            metadata=packs.ContextPackMetadata(
                 pack_id=facts.pack,
                 frame_id=facts.frame,
                 scope=self._thread,
@@ -281,9 +257,9 @@ class _PackRebuilder:
             exact=facts.exact
             and self._counter.tokenizer.name == facts.tokenizer
             and not any(map(has_estimated_parts, said)),
-            window=WindowKey(role=facts.role, layout=facts.layout, tokenizer=facts.tokenizer, budget=facts.asked),
+            window=packs.WindowKey(role=facts.role, layout=facts.layout, tokenizer=facts.tokenizer, budget=facts.asked),
             window_start=None if stream is None or facts.window_start is None else (stream, facts.window_start),
-            shortened=sum(1 for one in segments if one.kind == "conversation" and one.shortened),
+            shortened=sum(1 for one in parts if one.kind == "conversation" and one.shortened),
             limited_by=facts.limited_by,
             cached_tokens=facts.cached_tokens,
             stable=facts.stable,

@@ -22,18 +22,8 @@ from holdfast.core.sessions.tokens import Framing, message_tokens, system_tokens
 from holdfast.flow.compaction.summaries import count_summary_tokens
 from holdfast.flow.frames.read import read_event
 from holdfast.flow.packs.manifest import PACKED, SUMMED, find_window_piece
-from holdfast.flow.sessions.read import (
-    LATEST,
-    PAGE,
-    MessageLocation,
-    add_pinned,
-    decode_messages,
-    group_versions,
-    iter_places,
-    iter_segment,
-    leading_instructions,
-    load_messages,
-)
+from holdfast.flow.sessions import read
+from holdfast.flow.sessions.read import PAGE, MessageLocation, iter_places
 from holdfast.flow.sessions.summaries import iter_summaries
 from holdfast.ports import Env, Tokenizer
 from holdfast.records.batches import RowQuery
@@ -236,7 +226,7 @@ def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, coun
     new = [MessageLocation(stream, message_row(event.facts, event.version)) for event in said]
     if new and _affects_kept(known, new):
         return None
-    costed, fresh = _count_messages(env, new, decode_messages(env, said), counter)
+    costed, fresh = _count_messages(env, new, read.decode_messages(env, said), counter)
     found, messages = (*known.places, *new), (*known.messages, *costed)
     end, whole = _take_until_full([*reversed(found[known.start() :])], known.request)
     if new and whole is None and not known.complete:
@@ -283,8 +273,8 @@ def _read_tail(env: Env, stream: str, now: ThreadTail, counter: TokenCounter, *,
         # Summaries cover a thread from its beginning, so everything older than a covered message is covered too.
         newest_first = takewhile(lambda place: not is_covered(*place.key, standing), newest_first)
     end, whole = _take_until_full(newest_first, wanted)
-    instructions = [] if plain else list(leading_instructions(env, stream))
-    stays = add_pinned(env, stream, instructions)
+    instructions = [] if plain else list(read.leading_instructions(env, stream))
+    stays = read.add_pinned(env, stream, instructions)
     kept = frozenset(place.key for place in stays)
     ends = {place.key for place in end} if stays else ()
     before = [place for place in stays if place.key not in ends]
@@ -293,11 +283,11 @@ def _read_tail(env: Env, stream: str, now: ThreadTail, counter: TokenCounter, *,
         # Shared messages come before a fork's own, and are in order already.
         before = sorted(both.values(), key=lambda place: place.version if place.stream == stream else 0)
     found = [*before, *reversed(end)]
-    read = load_messages(env, found)
-    asked = _find_questions(found, read, stream, now.turn)
+    loaded = read.load_messages(env, found)
+    asked = _find_questions(found, loaded, stream, now.turn)
     stay = [at for at, place in enumerate(found) if at >= len(before) or place.key in kept or place.key in asked]
     found = [found[at] for at in stay]
-    messages, fresh = _count_messages(env, found, [read[at] for at in stay], counter)
+    messages, fresh = _count_messages(env, found, [loaded[at] for at in stay], counter)
     return replace(
         now,
         places=tuple(found),
@@ -370,8 +360,8 @@ def user_messages_before(env: Env, stream: str, turn: int, end: Sequence[Message
     """Return the turn's user messages before the part of the thread already read. The cost follows the turn."""
     if not turn or (end and (end[-1].stream != stream or end[-1].version <= turn)):
         return []
-    segment = SharedSegment(stream, turn - 1, end[-1].version - 1 if end else LATEST, LATEST)
-    places = iter_segment(env, segment, backwards=False, page=USER_PAGE)
+    segment = SharedSegment(stream, turn - 1, end[-1].version - 1 if end else read.LATEST, read.LATEST)
+    places = read.iter_segment(env, segment, backwards=False, page=USER_PAGE)
     return [place for place in places if place.row["role"] == USER_ROLE]
 
 
@@ -399,7 +389,7 @@ def _count_messages(
 def _load_counts(env: Env, strange: Sequence[MessageLocation], kept_as: str) -> dict[tuple[str, int], int]:
     known: dict[tuple[str, int], int] = {}
     for stream in dict.fromkeys(place.stream for place in strange):
-        for run in group_versions(sorted({place.version for place in strange if place.stream == stream})):
+        for run in read.group_versions(sorted({place.version for place in strange if place.stream == stream})):
             first, last = run[0], run[-1]
             query = RowQuery(
                 table="message_counts",

@@ -16,24 +16,11 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from holdfast.core.numbers import is_number
-from holdfast.core.packs import segments
+from holdfast.core.packs import segments, trace
 from holdfast.core.packs.fences import FenceMarks
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
 from holdfast.core.packs.rounds import remake_round
-from holdfast.core.packs.trace import (
-    Fact,
-    FactContext,
-    FactVisibility,
-    PackForecast,
-    Sighting,
-    SightingKind,
-    advise,
-    best_visibility,
-    find_departure,
-    find_target,
-    readable_text,
-    tools_text,
-)
+from holdfast.core.packs.trace import Fact, FactContext, FactVisibility, PackForecast, Sighting, SightingKind
 from holdfast.core.sessions.rounds import repair_messages
 from holdfast.errors import BudgetExhausted, BudgetTooSmall, EvidenceFailed, FrameEnded, InvalidValue, NotFound, Refused
 from holdfast.flow.packs import briefs, manifest, pack, rebuild, visibility
@@ -78,7 +65,7 @@ def trace_fact(env: Env, thread: str, text: str) -> Trace:
         known = replace(known, found=(*known.found, *glimpses.past.values()))
         newest: ContextPacked | None = events[-1].facts if events else None
         # The standing summary that covers the newest message stating the fact.
-        one = find_target(known.found, thread)
+        one = trace.find_target(known.found, thread)
         standing = () if one is None else summaries.iter_summaries(quiet, thread)
         covering = next((summary for summary in standing if one and _covers_any(summary, [one])), None)
         covered_by = None if covering is None else segments.summary_handle(covering, thread)
@@ -92,7 +79,7 @@ def trace_fact(env: Env, thread: str, text: str) -> Trace:
         said_at=min(messages, default=None),
         appearances=appearances,
         now=now.look.state,
-        left=find_departure(appearances),
+        left=trace.find_departure(appearances),
         covered_by=covered_by,
         fix=fix,
         note=" ".join(note for note in notes if note) or None,
@@ -129,9 +116,9 @@ def _advise(env: Env, thread: str, fact: Fact, known: FactSightings, now: PackFo
     nearest = None
     # For a caller who remembers it slightly differently: the message with most of the words.
     for result in [] if known.found else search_journal(replace(env, embedder=None), thread, fact.text, 1):
-        said = result.snippet or readable_text(result.value)
+        said = result.snippet or trace.readable_text(result.value)
         nearest = (segments.message_handle(result.value, thread), " ".join(said.split()))
-    return advise(
+    return trace.advise(
         FactContext(
             session=str(parse_scope(thread).get("session")),
             thread_stream=thread,
@@ -187,7 +174,7 @@ class PackInspector:
 
     def inspect_pack(self, event: Event) -> FactVisibility | None:
         """Return what a pack did with the fact; None if it had not been said by then."""
-        found = best_visibility(self._iter_looks(event.facts))
+        found = trace.best_visibility(self._iter_looks(event.facts))
         if found is not None:
             return found
         before = [one for one in self._own if one.stream != self._thread or one.version < event.version]
@@ -235,7 +222,7 @@ class PackInspector:
         def read() -> bool:
             whole = [message for part in parts for message in rebuild.load_piece_messages(self._env, part)]
             shown = remake_round(repair_messages(whole).messages, (piece.cut or "").split(","), self._thread)[0]
-            return self._fact.is_in(*map(readable_text, shown))
+            return self._fact.is_in(*map(trace.readable_text, shown))
 
         return self._read_once((piece.cut, *((one.stream, one.first, one.last) for one in parts)), read)
 
@@ -274,7 +261,7 @@ class PackInspector:
 
         def read() -> bool:
             told = briefs.reload_brief(self._env, [rebuild.piece_origin(one) for one in pieces])
-            return self._fact.is_in(told.system, tools_text(told.tools), *(note.text for note in told.notes))
+            return self._fact.is_in(told.system, trace.tools_text(told.tools), *(note.text for note in told.notes))
 
         return self._look_at_pieces(BRIEF, pieces, read)
 
@@ -356,14 +343,14 @@ def look_at_pack(made: AssembledPack, fact: Fact, known: FactSightings) -> FactV
     looks += [
         FactVisibility("absent", one.id, one.reason) for one in made.decisions if one.id in beside and not one.shown
     ]
-    return best_visibility(looks) or FactVisibility("absent", None, "older" if messages else None)
+    return trace.best_visibility(looks) or FactVisibility("absent", None, "older" if messages else None)
 
 
 def _look_at_segment(
     made: AssembledPack, segment: Segment, fact: Fact, messages: dict[tuple[str, int], Sighting], beside: set[str]
 ) -> FactVisibility | None:
-    told = [made.system, tools_text(made.tools)] if segment.id == BRIEF else []
-    saying = [one for one in segment.messages if fact.is_in(readable_text(one))]
+    told = [made.system, trace.tools_text(made.tools)] if segment.id == BRIEF else []
+    saying = [one for one in segment.messages if fact.is_in(trace.readable_text(one))]
     match segment.kind:
         case "conversation":
             cut = [
@@ -397,7 +384,7 @@ def _find_budget(
     env: Env, seen: Visibility, asked: PackRequest, fact: Fact, known: FactSightings, made: AssembledPack
 ) -> int | None:
     """Find by trial a budget with which a pack shows the fact; None if the model's window is too small."""
-    one = find_target(known.found, seen.thread)
+    one = trace.find_target(known.found, seen.thread)
     if one is None or seen.frame is not None:
         return None  # A frame's budget is not the caller's alone to raise.
     _, info = thread_tokenizer(env, seen.thread)

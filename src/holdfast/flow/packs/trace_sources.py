@@ -21,18 +21,8 @@ from holdfast.flow.compaction import recall, rules
 from holdfast.flow.frames.read import list_streams_with_work, load_current_state, read_handle
 from holdfast.flow.packs import briefs, handles, visibility
 from holdfast.flow.packs.evidence import prepend_description
-from holdfast.flow.sessions import summaries
-from holdfast.flow.sessions.read import (
-    LATEST,
-    MESSAGE_TYPES,
-    decode_messages,
-    is_standing,
-    iter_places,
-    load_shared_at,
-    read_messages,
-    session_stream,
-    thread_state,
-)
+from holdfast.flow.sessions import read, summaries
+from holdfast.flow.sessions.read import is_standing
 from holdfast.flow.sessions.sessions import session_state
 from holdfast.flow.state.search import MAX_RESULTS, search_journal
 from holdfast.ports import Env
@@ -86,16 +76,16 @@ class _FactSearch:
 
     def __init__(self, env: Env, thread: str, fact: Fact) -> None:
         self._env, self._name, self._fact = env, thread, fact
-        self._thread: ThreadState = thread_state(env, thread)
+        self._thread: ThreadState = read.thread_state(env, thread)
         # Use the segments as of the first version: a fork may have been rewound into its shared part, or reset without
         # it, but earlier packs showed it. `at=0` on the own stream includes every message retracted since.
-        self._segments = (SharedSegment(thread, 0, LATEST, 0), *load_shared_at(env, thread, 1))
+        self._segments = (SharedSegment(thread, 0, read.LATEST, 0), *read.load_shared_at(env, thread, 1))
         self.erased = 0
         self.note: str | None = None
 
     def find_messages(self) -> list[Sighting]:
         """Find messages that state the fact, oldest first, including those no longer part of the thread."""
-        newest = islice(iter_places(self._env, self._name), MAX_SCANNED)
+        newest = islice(read.iter_places(self._env, self._name), MAX_SCANNED)
         standing = {one.key: one for one in newest}
         found: dict[tuple[str, int], Sighting] = {}
         for message, segment in islice(self._iter_backwards(), MAX_SCANNED):
@@ -132,12 +122,12 @@ class _FactSearch:
                     stream=segment.stream,
                     after=segment.after,
                     until=until,
-                    types=MESSAGE_TYPES,
+                    types=read.MESSAGE_TYPES,
                     limit=PAGE,
                     backwards=True,
                 )
                 page = [decode_event(event) for event in self._env.journal.read(query)]
-                yield from ((message, segment) for message in decode_messages(self._env, page))
+                yield from ((message, segment) for message in read.decode_messages(self._env, page))
                 if len(page) < PAGE:
                     break
                 until = page[-1].version - 1
@@ -185,7 +175,7 @@ class _FactSearch:
 
     def find_brief(self) -> Iterator[Sighting]:
         """Find the fact in the brief."""
-        session = session_stream(self._name)
+        session = read.session_stream(self._name)
         told = briefs.load_brief(self._env, session=session, scopes=visibility.brief_scopes(self._name))
         if self._fact.is_in(told.system, tools_text(told.tools), *(note.text for note in told.notes)):
             yield Sighting(name="brief", kind="brief")
@@ -241,7 +231,7 @@ class _FactSearch:
         """Return matching messages of another thread, from the text index and from its end."""
         try:
             results = search_journal(self._env, stream, self._fact.text, MAX_ENTRIES)
-            newest = read_messages(self._env, stream, limit=PAGE)
+            newest = read.read_messages(self._env, stream, limit=PAGE)
         except SessionNotFound:
             return []
         found = {one.id: one for one in (*(result.value for result in results), *newest)}
