@@ -306,12 +306,5 @@ def begin_packed_call(
         raise InvalidValue(f"This pack shows {made.metadata.scope}, not {thread}. Make one with this session's pack().")
     rules.fire_rules(env, made.metadata.scope, packed=made)
     return journaled.begin_call(
-        env,
-        made,
-        pack.digest,
-        frame=frame,
-        model=model,
-        if_interrupted=if_interrupted,
-        request=request,
-        key=key,
+        env, made, pack.digest, frame=frame, model=model, if_interrupted=if_interrupted, request=request, key=key
     )
