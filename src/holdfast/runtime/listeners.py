@@ -13,9 +13,9 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from holdfast.aio.executor import ThreadPools
-from holdfast.core.journal.codec import decode_event
 from holdfast.errors import InvalidValue
 from holdfast.flow.frames.read import content_field, find_frame_row, load_current_state, read_event
+from holdfast.flow.journal.read import iterate_events
 from holdfast.flow.sessions import read as session_read
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.append import TurnPlace
@@ -30,7 +30,6 @@ TAIL_POLL_SECONDS = 0.2
 """Seconds between polls of the journal, for events that other processes write."""
 IDLE_POLL_LIMIT = 1
 """Consecutive idle polls after which a silent driver of this process is no longer waited for."""
-PAGE_SIZE = 256
 
 
 class Tail:
@@ -127,13 +126,7 @@ class Tail:
         return AgentEvent(kind="done", data={**data, "finish": None if reply is None else reply.finish})
 
     def _read_events(self, stream: str, after: int) -> Iterator[Event]:
-        while page := self._env.journal.read(
-            EventQuery(tenant=self._env.tenant, stream=stream, after=after, limit=PAGE_SIZE)
-        ):
-            yield from map(decode_event, page)
-            if len(page) < PAGE_SIZE:
-                return
-            after = page[-1].version
+        return iterate_events(self._env, EventQuery(tenant=self._env.tenant, stream=stream, after=after))
 
 
 def _message_event(message: Message, tools: Mapping[str, str]) -> AgentEvent | None:

@@ -16,6 +16,7 @@ from holdfast.aio.executor import call_soon, retrieve_exception
 from holdfast.connect import make_model
 from holdfast.core.journal.codec import decode_event
 from holdfast.errors import Closed, Draining, HoldfastError
+from holdfast.flow.journal.read import iterate_stored
 from holdfast.ports import Model
 from holdfast.records.reports import EventQuery
 from holdfast.runtime.reply import AgentEvent, Reply
@@ -238,12 +239,8 @@ class AgentTasks:
         found: list[tuple[str, Any]] = []
         newest = self._env.journal.position()
         for tenant in tenants:
-            after = self._seen.get(tenant, newest)
-            while page := self._env.journal.read(
-                EventQuery(tenant=tenant, after=after, until=newest, types=STOP_EVENTS)
-            ):
-                found += [(tenant, decode_event(event).facts) for event in page]
-                after = page[-1].seq
+            query = EventQuery(tenant=tenant, after=self._seen.get(tenant, newest), until=newest, types=STOP_EVENTS)
+            found += [(tenant, decode_event(event).facts) for event in iterate_stored(self._env.journal, query)]
             self._seen[tenant] = newest
         return found
 
