@@ -213,9 +213,7 @@ def read_results(env: Env, frame_id: str) -> list[ResultInfo]:
     found = ((one, read_event(env, info.scope, one.version)) for one in info.results)
     return [
         ResultInfo(
-            **msgspec.structs.asdict(one),
-            summary=content_field(event, "summary"),
-            at=0 if event is None else event.at,
+            **msgspec.structs.asdict(one), summary=content_field(event, "summary"), at=0 if event is None else event.at
         )
         for one, event in found
     ]
