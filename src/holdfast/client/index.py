@@ -27,13 +27,21 @@ from holdfast.flow.packs import briefs, visibility
 from holdfast.flow.turns import calls
 from holdfast.flow.turns import sweep as frame_sweep
 from holdfast.ports import Env, Summarizer
-from holdfast.records import recovery
 from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionConfig, CompactionResult
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import GoalContent, HandleContent, OutcomeContent
 from holdfast.records.frames import Limits
 from holdfast.records.packs import MAIN_ROLE, BriefContext
-from holdfast.records.recovery import ActorResumeState, Answer, FrameInfo, HandleInfo, QuestionInfo, QuestionReceipt
+from holdfast.records.recovery import (
+    ActorResumeState,
+    Answer,
+    FrameInfo,
+    HandleInfo,
+    QuestionInfo,
+    QuestionReceipt,
+    ResultInfo,
+    SweepReport,
+)
 from holdfast.records.scope import Address, Scope
 from holdfast.records.usage import Usage
 
@@ -237,7 +245,7 @@ class IndexView:
         """Release an actor that was taken with `resume_actor`; does nothing if it was not."""
         takeover.release_actor(self.env, Scope.of(scope).text)
 
-    def sweep(self, *, fail_orphans: bool = False) -> recovery.SweepReport:
+    def sweep(self, *, fail_orphans: bool = False) -> SweepReport:
         """Resume frames whose timer is due, end expired ones, flag late ones; `fail_orphans` fails late orphans."""
         return frame_sweep.sweep(self.env, fail_orphans=fail_orphans)
 
@@ -339,7 +347,7 @@ class IndexView:
         """Add a reference to something that the frame produced; return its position."""
         return evidence.add_result(self.env, frame, kind, ref, summary, key)
 
-    def results(self, frame: str) -> list[recovery.ResultInfo]:
+    def results(self, frame: str) -> list[ResultInfo]:
         """Return the references that a frame added to what it produced, in order, with their summaries."""
         return read.read_results(self.env, frame)
 

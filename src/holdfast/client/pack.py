@@ -26,9 +26,21 @@ from holdfast.flow.packs import rebuild, visibility
 from holdfast.flow.packs.visibility import PackRequest, Visibility
 from holdfast.flow.sessions import read as session_read
 from holdfast.ports import Env
-from holdfast.records import packs
 from holdfast.records.messages import Message, ToolDef
-from holdfast.records.packs import AssembledPack, BriefContext, CompactionLevel, ConversationSlice, Decision, Segment
+from holdfast.records.packs import (
+    MAIN_ROLE,
+    AssembledPack,
+    BriefContext,
+    CompactionLevel,
+    ContextPackMetadata,
+    ConversationSlice,
+    Decision,
+    FrameBreadcrumb,
+    PackDiff,
+    RetrievedEvidence,
+    Segment,
+    TokenSummary,
+)
 from holdfast.records.sessions import Summary
 
 
@@ -74,7 +86,7 @@ class ContextPack:
         return assemble.copy_brief(self._packed.brief)
 
     @property
-    def breadcrumbs(self) -> tuple[packs.FrameBreadcrumb, ...]:
+    def breadcrumbs(self) -> tuple[FrameBreadcrumb, ...]:
         """The frames that the work is part of, root first."""
         return self._packed.breadcrumbs
 
@@ -90,7 +102,7 @@ class ContextPack:
         return replace(found, messages=assemble.copy_messages(found.messages))
 
     @property
-    def evidence(self) -> tuple[packs.RetrievedEvidence, ...]:
+    def evidence(self) -> tuple[RetrievedEvidence, ...]:
         """The evidence that is shown."""
         return self._packed.evidence
 
@@ -107,7 +119,7 @@ class ContextPack:
         return self._packed.token_summary.budget
 
     @property
-    def token_summary(self) -> packs.TokenSummary:
+    def token_summary(self) -> TokenSummary:
         """Budget, use, remainder, and the breakdown of the use."""
         return self._packed.token_summary
 
@@ -149,7 +161,7 @@ class ContextPack:
     # reasons
 
     @property
-    def metadata(self) -> packs.ContextPackMetadata:
+    def metadata(self) -> ContextPackMetadata:
         """The identity of the pack, and what it left out."""
         found = self._packed.metadata
         return replace(found, failed=dict(found.failed))
@@ -166,7 +178,7 @@ class ContextPack:
             self._digest = compute_digest(self._env.journal.secret, self._env.tenant, self._packed)
         return self._digest
 
-    def diff(self, other: ContextPack) -> packs.PackDiff:
+    def diff(self, other: ContextPack) -> PackDiff:
         """Compare this pack with another."""
         if not isinstance(other, ContextPack):
             raise InvalidValue(f"diff takes another pack, from pack() or pack_at(), not {type(other).__name__}.")
@@ -232,7 +244,7 @@ def make_pack_request(method: str, budget: int | None, options: PackOptions) -> 
         stickiness = 0.0  # A caller who gives `max_messages` wants that number, not a window that stays put.
     return PackRequest(
         budget=budget,
-        role=options.get("role", packs.MAIN_ROLE),
+        role=options.get("role", MAIN_ROLE),
         query=options.get("query"),
         include=tuple(include),
         exclude=tuple(exclude),

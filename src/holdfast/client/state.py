@@ -19,8 +19,17 @@ from holdfast.flow.state import store
 from holdfast.flow.state import write as state_write
 from holdfast.flow.state.store import Storage, make_read_only
 from holdfast.flow.state.write import EntryWrite
-from holdfast.records import entries as entry_records
-from holdfast.records.entries import Direction, Edge, Entry, Lifetime, Reducer, Revision, SearchResult, Tier
+from holdfast.records.entries import (
+    Direction,
+    Edge,
+    Entry,
+    Lifetime,
+    Reducer,
+    Revision,
+    SearchResult,
+    Tier,
+    TraversalResult,
+)
 from holdfast.records.scope import Address, Scope
 
 T = TypeVar("T")
@@ -108,9 +117,9 @@ class ReadableState:
         kinds: Sequence[str] | None = None,
         direction: Direction = "out",
         limit: int | None = None,
-    ) -> Sequence[entry_records.TraversalResult]:
+    ) -> Sequence[TraversalResult]:
         """Return every key within `depth` edges, nearest first, each once, with a shortest path to it."""
-        found: Sequence[entry_records.TraversalResult] = self._run_flow(
+        found: Sequence[TraversalResult] = self._run_flow(
             state_search.traverse_edges, name, depth, kinds, direction, limit
         )
         return found
