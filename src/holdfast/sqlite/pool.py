@@ -80,7 +80,7 @@ class SqlitePool:
         self.pinned = ThreadSnapshot()
         self._names = tuple(os.fspath(path) + end for end in ("", "-wal"))
         self._database = _file_id(self._names[0])
-        self._writer_files: tuple[FileId | None, ...] | None = None
+        self._writer_files: tuple[FileId | None, LogName] | None = None
         self._moved = False
         # Frames that another process left in the log when it died may be visible but not on disk.
         self._inherited = _file_size(path.with_name(path.name + "-wal")) > 0
@@ -193,8 +193,8 @@ class SqlitePool:
         raise FileMoved(message)
 
     def _are_files_moved(self) -> bool:
-        files, (database, log) = self._writer_files, self._names
-        if self._moved or files is None or files == (_file_id(database), _file_id(log)):
+        files = self._writer_files
+        if self._moved or files is None or (files[0] == _file_id(self._names[0]) and files[1].leads_to_file()):
             return self._moved
         return files is self._writer_files  # Another thread may have closed the writer just now, and the log with it.
 
@@ -331,7 +331,7 @@ class SqlitePool:
 
     def _open_writer(self) -> apsw.Connection:
         self._writer = self._open(write=True)
-        self._writer_files = tuple(map(_file_id, self._names))
+        self._writer_files = (_file_id(self._names[0]), LogName(self._names[1]))
         return self._writer
 
     def _check_database(self) -> None:
@@ -430,6 +430,37 @@ def _file_id(path: str) -> FileId | None:
     except OSError:
         return None
     return (status.st_dev, status.st_ino)
+
+
+class LogName:
+    """The name of a log that is held open, to find out whether the name still leads to the same file.
+
+    Where the system can tell the name of an open file, it is asked for that. A `stat` also reads the file's times, and
+    a file system with fine-grained times then writes new ones to disk with the next commit: a third of its duration.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._id = _file_id(path)
+        self._descriptor: int | None = None
+        if self._id is not None and os.path.isdir(_DESCRIPTORS):  # noqa: PTH112
+            self._descriptor = os.open(path, os.O_RDONLY)
+            self._link = f"{_DESCRIPTORS}/{self._descriptor}"
+            self._name = os.readlink(self._link)  # noqa: PTH115
+
+    def leads_to_file(self) -> bool:
+        """Return True if the name leads to the file that was opened, or to no file if there was none."""
+        if self._descriptor is None:
+            return self._id == _file_id(self._path)
+        return os.readlink(self._link) == self._name  # noqa: PTH115  a Path takes longer
+
+    def __del__(self) -> None:
+        # SQLite locks the database and the shared memory, but not the log: closing a descriptor of it drops no lock.
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+
+_DESCRIPTORS = "/proc/self/fd"
 
 
 def _file_size(path: Path) -> int:
