@@ -57,7 +57,6 @@ def patched_query(name: str, edit: Callable[[str], str]) -> Callable[[pytest.Mon
         edited = {**statements.queries(), name: edit(statements.queries()[name])}
         assert edited != statements.queries()
         patch.setattr(transaction, "queries", lambda: edited)
-        patch.setattr(transaction, "_BEGIN_AND_READ", "BEGIN IMMEDIATE;" + edited["wanted_heads"])
 
     return plant
 

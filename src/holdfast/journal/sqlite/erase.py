@@ -19,7 +19,7 @@ from holdfast.errors import Busy, HoldfastError, NotFound, Unavailable
 from holdfast.journal.sqlite import search
 from holdfast.journal.sqlite.rows import subject_digest
 from holdfast.journal.sqlite.statements import queries
-from holdfast.journal.sqlite.transaction import SqlitePlan
+from holdfast.journal.sqlite.transaction import KnownHeads, SqlitePlan
 from holdfast.records.batches import Batch, BatchPart
 from holdfast.records.events.envelope import SealedEvent, Source
 from holdfast.records.events.frames import FrameCompacted
@@ -48,7 +48,9 @@ def erase_subject(
             connection.execute(queries()["note_erasure"], note)
             event = marker(erasure.subject, erasure.events, erasure.artifacts)
             batch = Batch(tenant=tenant, parts=(BatchPart(stream=MARKER_STREAM, events=(event,)),), source=source)
-            plan = SqlitePlan(connection, journal.files, [batch], begin=False)
+            heads = KnownHeads(connection)
+            heads.read([batch])
+            plan = SqlitePlan(heads, journal.files)
             plan.add(batch)
             plan.write()
             return erasure

@@ -1,9 +1,9 @@
 """The write path: one connection, one lock, one transaction per group, one of three outcomes.
 
-Heads and keys are read once, after the write lock is taken. Then everything is decided in
-Python by the rules that all backends share, and written with one driver call per kind of
-statement: each call releases the GIL, and waiting to get it back from a busy thread costs
-more than the statement.
+Heads and keys are read after the write lock is taken, unless they are known from this connection's
+last commit and nobody has committed since. Then everything is decided in Python by the rules that all
+backends share, and written with one driver call per kind of statement: each call releases the GIL, and
+waiting to get it back from a busy thread costs more than the statement.
 
 A failed commit is never retried here. Its outcome is unknown for every member of its group: the
 connection is dropped, and a caller finds out by asking again with the same key.
@@ -173,6 +173,7 @@ class SqliteWriter:
         self._index = index
         self._files = files
         self._announce = announce
+        self._known: KnownHeads | None = None
 
     def commit(self, members: Sequence[GroupMember]) -> None:
         """Write a group, settle every member of it and announce the commit."""
@@ -189,7 +190,8 @@ class SqliteWriter:
         """Run one transaction; if the database itself refuses a row, one for each member, to find out whose it was."""
         committing = refused = False
         try:
-            plan = SqlitePlan(connection, self._files, [member.batch for member in members], index=self._index)
+            known = self._begin(connection, members)
+            plan = SqlitePlan(known, self._files, index=self._index)
             answers = []
             for member in members:
                 try:
@@ -202,6 +204,8 @@ class SqliteWriter:
                 plan.write()
                 committing = True
                 connection.execute("COMMIT")
+                known.note_commit()
+                self._known = known
             self._connections.check_files(committed=committing)
             # Still inside the try: an interruption here leaves other members in doubt, not with a wrong answer.
             for member, answer in answers:
@@ -221,49 +225,72 @@ class SqliteWriter:
                 if member.outcome is None:
                     self._attempt(connection, [member], alone=True)
 
+    def _begin(self, connection: apsw.Connection, members: Sequence[GroupMember]) -> KnownHeads:
+        """Take SQLite's write lock and return the heads that the members need."""
+        known, self._known = self._known, None
+        connection.execute("BEGIN IMMEDIATE")
+        if known is None or not known.is_current(connection):
+            known = KnownHeads(connection)
+        known.read([member.batch for member in members])
+        return known
+
 
 MESSAGE_APPENDED = "message.appended"
 _JSON = msgspec.json.Encoder()
-_BEGIN_AND_READ = "BEGIN IMMEDIATE;" + queries()["wanted_heads"]
 Statement = tuple[str, tuple[Any, ...]]
+MAX_KNOWN = 4096
+"""The largest number of heads that are kept from one commit to the next."""
 
 
-class SqlitePlan:
-    """The writes of one transaction, built up member by member."""
+class KnownHeads:
+    """The heads, tenants and subjects that one connection has read or written.
 
-    def __init__(
-        self,
-        connection: apsw.Connection,
-        files: ArtifactFiles,
-        batches: Sequence[Batch],
-        *,
-        begin: bool = True,
-        index: bool = True,
-    ) -> None:
-        self._connection = connection
-        self._secret = b""
-        self._files = files
-        self._tenants: dict[str, int | None] = {}
-        self._heads: dict[tuple[str, str], Head] = {}
-        self._keys: dict[tuple[str, str, str], int] = {}
-        self._written: dict[tuple[str, str, str], list[StoredEvent]] = {}
-        self._subjects: dict[tuple[int, str], int] = {}
-        self._first: list[Statement] = []
-        self.events: list[tuple[Any, ...]] = []
-        """The rows of new events; without any there is nothing to write."""
-        self._changes: list[Statement] = []
-        self._dirty: dict[tuple[str, str], bool] = {}
-        self._index = index
-        self._texts: list[IndexedEvent] = []
-        sql = _BEGIN_AND_READ if begin else queries()["wanted_heads"]
-        wanted = [(batch.tenant, part.stream, part.key) for batch in batches for part in batch.parts]
-        found: list[Any] = connection.execute(sql, (_JSON.encode(wanted).decode(),)).fetchall()
-        for place, tenant, stream, *row, keyed, last, streams, secret in found:
+    They are true as long as nobody else commits, which SQLite tells without reading anything: its data version changes
+    with every commit, of this connection or of any other. Only a transaction that was committed is remembered.
+    """
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self._version = -1
+        self.secret = b""
+        self.tenants: dict[str, int | None] = {}
+        self.heads: dict[tuple[str, str], Head] = {}
+        self.keys: dict[tuple[str, str, str], int] = {}
+        self.subjects: dict[tuple[int, str], int] = {}
+        self.next_seq = self.next_stream = 0
+
+    def is_current(self, connection: apsw.Connection) -> bool:
+        """Return True if nobody has committed since `note_commit`; asked within a transaction."""
+        return connection is self.connection and connection.data_version() == self._version
+
+    def note_commit(self) -> None:
+        """Keep what is known for the next transaction."""
+        self._version = self.connection.data_version()
+        self.keys.clear()
+        if len(self.heads) + len(self.subjects) > MAX_KNOWN:
+            self.heads.clear()
+            self.subjects.clear()
+            self.tenants.clear()
+
+    def read(self, batches: Sequence[Batch]) -> None:
+        """Read the heads of these batches that are not known, and the events that their keys stand for."""
+        wanted = [
+            (batch.tenant, part.stream, part.key)
+            for batch in batches
+            for part in batch.parts
+            if part.key is not None or (batch.tenant, part.stream) not in self.heads
+        ]
+        if wanted:
+            self._read_heads(wanted)
+
+    def _read_heads(self, wanted: Sequence[tuple[str, str, str | None]]) -> None:
+        rows = fetch_rows(self.connection, queries()["wanted_heads"], (_JSON.encode(wanted).decode(),))
+        for place, tenant, stream, *row, keyed, last, streams, secret in rows:
             name, stream_name, key = wanted[place]
-            self._tenants[name] = tenant
+            self.tenants[name] = tenant
             if stream is not None:
                 version, head, epoch, holder, lease_ms, closed = row
-                self._heads[name, stream_name] = Head(
+                self.heads[name, stream_name] = Head(
                     id=stream,
                     stream=stream_name,
                     version=version,
@@ -274,9 +301,25 @@ class SqlitePlan:
                     closed=bool(closed),
                 )
             if keyed is not None and key is not None:
-                self._keys[name, stream_name, key] = keyed
-            self._seq, self._next_stream = (last or 0) + 1, (streams or 0) + 1
-            self._secret = secret
+                self.keys[name, stream_name, key] = keyed
+            self.next_seq, self.next_stream, self.secret = (last or 0) + 1, (streams or 0) + 1, secret
+
+
+class SqlitePlan:
+    """The writes of one transaction, built up member by member; what it changes becomes known."""
+
+    def __init__(self, known: KnownHeads, files: ArtifactFiles, *, index: bool = True) -> None:
+        self._known = known
+        self._connection = known.connection
+        self._files = files
+        self._written: dict[tuple[str, str, str], list[StoredEvent]] = {}
+        self._first: list[Statement] = []
+        self.events: list[tuple[Any, ...]] = []
+        """The rows of new events; without any there is nothing to write."""
+        self._changes: list[Statement] = []
+        self._dirty: dict[tuple[str, str], bool] = {}
+        self._index = index
+        self._texts: list[IndexedEvent] = []
 
     def add(self, batch: Batch, *, by_id: bool = False) -> AppendResult:
         """Add a batch, or raise and leave the plan as it was. `by_id` also looks for its event ids."""
@@ -296,8 +339,8 @@ class SqlitePlan:
         placed: list[PlacedPart] = []
         written: list[tuple[BatchPart, Head, list[StoredEvent]]] = []
         statements: list[Statement] = []
-        seq = self._seq
-        tenant = self._tenants[batch.tenant] or self._new_tenant(batch.tenant)
+        seq = self._known.next_seq
+        tenant = self._known.tenants[batch.tenant] or self._new_tenant(batch.tenant)
         for part in batch.parts:
             head = heads[part.stream]
             events, after = place_part(batch, part, head, seq, lambda name: self._pseudonym(tenant, name))
@@ -311,14 +354,14 @@ class SqlitePlan:
         self._first += [(queries()["put_artifact"], artifact_row(artifact, tenant)) for artifact in batch.artifacts]
         for part, head, events in written:
             self._note_part(batch.tenant, tenant, part, head, events)
-        self._seq = seq
+        self._known.next_seq = seq
         return AppendResult(parts=tuple(placed))
 
     def _admit(self, batch: Batch) -> dict[str, Head]:
         heads: dict[str, Head] = {}
-        fresh = self._next_stream
+        fresh = self._known.next_stream
         for part in batch.parts:
-            head = self._heads.get((batch.tenant, part.stream))
+            head = self._known.heads.get((batch.tenant, part.stream))
             if head is None:
                 head = new_head(batch.tenant, part.stream, fresh)
                 fresh += 1
@@ -336,9 +379,9 @@ class SqlitePlan:
 
     def _note_part(self, tenant_name: str, tenant: int, part: BatchPart, head: Head, events: list[StoredEvent]) -> None:
         place = (tenant_name, part.stream)
-        self._dirty.setdefault(place, place not in self._heads)
-        self._heads[place] = head
-        self._next_stream = max(self._next_stream, head.id + 1)
+        self._dirty.setdefault(place, place not in self._known.heads)
+        self._known.heads[place] = head
+        self._known.next_stream = max(self._known.next_stream, head.id + 1)
         self.events.extend(map(event_row, events, itertools.repeat(tenant), itertools.repeat(head.id)))
         if part.key is not None:
             self._written[*place, part.key] = events
@@ -370,45 +413,45 @@ class SqlitePlan:
             pending = self._written.get((tenant, part.stream, part.key))
             if pending is not None:
                 return pending
-            version = self._keys.get((tenant, part.stream, part.key))
+            version = self._known.keys.get((tenant, part.stream, part.key))
         elif by_id:
             version = self._find_version(tenant, part)
         else:
             return []
         if version is None:
             return []
-        head = self._heads[tenant, part.stream]
-        return read_append(self._connection, (tenant, self._tenants[tenant]), (part.stream, head.id), version)
+        head = self._known.heads[tenant, part.stream]
+        return read_append(self._connection, (tenant, self._known.tenants[tenant]), (part.stream, head.id), version)
 
     def _find_version(self, tenant: str, part: BatchPart) -> int | None:
-        head = self._heads.get((tenant, part.stream))
+        head = self._known.heads.get((tenant, part.stream))
         if head is None:
             return None
-        values = (self._tenants[tenant], part.events[0].id)
+        values = (self._known.tenants[tenant], part.events[0].id)
         row = self._connection.execute(queries()["event_by_id"], values).fetchone()
         return row[1] if row is not None and row[0] == head.id else None
 
     def _new_tenant(self, name: str) -> int:
         ids = [id for _, id in fetch_rows(self._connection, queries()["tenant_ids"])]
-        fresh: int = max([0, *ids, *(id for id in self._tenants.values() if id is not None)]) + 1
-        self._tenants[name] = fresh
+        fresh: int = max([0, *ids, *(id for id in self._known.tenants.values() if id is not None)]) + 1
+        self._known.tenants[name] = fresh
         self._first.append((queries()["insert_tenant"], (fresh, name)))
         return fresh
 
     def _pseudonym(self, tenant: int, name: str) -> int:
-        known = self._subjects.get((tenant, name))
+        known = self._known.subjects.get((tenant, name))
         if known is None:
             names = _JSON.encode([name]).decode()
             ((_, known),) = fetch_rows(self._connection, queries()["find_subjects"], (names, tenant))
             if known is None:
                 known = self._new_subject(tenant, name)
-            self._subjects[tenant, name] = known
+            self._known.subjects[tenant, name] = known
         return known
 
     def _new_subject(self, tenant: int, name: str) -> int:
         ((fresh,),) = fetch_rows(self._connection, queries()["next_subject"], (tenant,))
-        fresh = max([fresh, *(id + 1 for (owner, _), id in self._subjects.items() if owner == tenant)])
-        digest = subject_digest(self._secret, name)
+        fresh = max([fresh, *(id + 1 for (owner, _), id in self._known.subjects.items() if owner == tenant)])
+        digest = subject_digest(self._known.secret, name)
         self._first.append((queries()["insert_subject"], (tenant, fresh, name, digest)))
         return int(fresh)
 
@@ -419,12 +462,12 @@ class SqlitePlan:
             connection.executemany(sql, map(values_of, run))
         fresh, moved = [], []
         for (tenant, name), is_new in self._dirty.items():
-            head = self._heads[tenant, name]
+            head = self._known.heads[tenant, name]
             if is_new:
-                fresh.append(stream_row(self._tenants[tenant], head))
+                fresh.append(stream_row(self._known.tenants[tenant], head))
             else:
                 owner = (head.epoch, head.holder, head.lease_ms, head.closed)
-                moved.append((head.version, head.hash, *owner, self._tenants[tenant], head.id))
+                moved.append((head.version, head.hash, *owner, self._known.tenants[tenant], head.id))
         if fresh:
             connection.executemany(queries()["insert_stream"], fresh)
         connection.executemany(queries()["insert_event"], self.events)
