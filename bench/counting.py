@@ -16,6 +16,8 @@ import apsw
 import msgspec
 
 _TRACED = apsw.SQLITE_TRACE_STMT | apsw.SQLITE_TRACE_PROFILE
+_KEEPING = {"data_version"}
+"""Methods that keep the interpreter's lock."""
 _STEPS = "SQLITE_STMTSTATUS_VM_STEP"
 
 
@@ -50,7 +52,7 @@ class _Counted:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        return self._counted(found) if callable(found) else found
+        return self._counted(found) if callable(found) and name not in _KEEPING else found
 
     def _counted(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:
@@ -78,10 +80,14 @@ def counting(journal: Any) -> Iterator[Counts]:
 
 
 def _writing(write: Callable[..., Any], counts: Counts) -> Callable[..., Any]:
+    known: dict[apsw.Connection, _Counted] = {}
+
     def counted(work: Callable[..., Any], *given: Any) -> Any:
         def run(connection: apsw.Connection) -> Any:
+            # The same for every transaction: the writer keeps what it knows of a connection.
+            shown = known.setdefault(connection, _Counted(connection, counts))
             with _traced(connection, counts, writes=True):
-                return work(_Counted(connection, counts), *given)
+                return work(shown, *given)
 
         return write(run)
 

@@ -29,7 +29,8 @@ from holdfast.errors import ReadOnly, Refused, StorageFull
 from holdfast.ports import Clock
 from holdfast.records.ids import next_ulid
 
-_ENTROPY_BYTES = 10
+_ULID_ENTROPY = 10
+_ENTROPY_BYTES = 4096
 _UNKNOWN_MACHINE = "elsewhere"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
@@ -58,24 +59,33 @@ class SystemIds:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._previous = 0
+        self._previous = self._drawn = 0
+        self._entropy = b""
         self._lock = threading.Lock()
         renew_in_child(self)
 
     def ulid(self) -> bytes:
         with self._lock:
-            self._previous = next_ulid(
-                self._previous, self._clock.now_ms(), int.from_bytes(os.urandom(_ENTROPY_BYTES), "big")
-            )
+            entropy = int.from_bytes(self._draw(_ULID_ENTROPY), "big")
+            self._previous = next_ulid(self._previous, self._clock.now_ms(), entropy)
             return self._previous.to_bytes(16, "big")
 
     def salt(self) -> bytes:
-        return os.urandom(SALT_BYTES)
+        with self._lock:
+            return self._draw(SALT_BYTES)
+
+    def _draw(self, count: int) -> bytes:
+        """Return random bytes of the system, which are fetched ahead: each call of it gives up the GIL."""
+        if self._drawn + count > len(self._entropy):
+            self._entropy, self._drawn = os.urandom(_ENTROPY_BYTES), 0
+        self._drawn += count
+        return self._entropy[self._drawn - count : self._drawn]
 
     def after_fork(self) -> None:
-        """Start over, so that parent and child do not continue from the same id."""
+        """Start over, so that parent and child do not continue from the same id or the same random bytes."""
         self._lock = threading.Lock()
-        self._previous = 0
+        self._previous = self._drawn = 0
+        self._entropy = b""
 
 
 class ProcessName:

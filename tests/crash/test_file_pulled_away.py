@@ -273,8 +273,8 @@ def folds_its_log_when_closed(patch: pytest.MonkeyPatch) -> None:
 
 
 def looks_at_the_database_alone(patch: pytest.MonkeyPatch) -> None:
-    original = pool._file_id
-    patch.setattr(pool, "_file_id", lambda path: None if path.endswith("-wal") else original(path))
+    original = pool.find_file_id
+    patch.setattr(pool, "find_file_id", lambda path: None if path.endswith(b"-wal") else original(path))
 
 
 def _pull_during_commit(path: Path) -> None:

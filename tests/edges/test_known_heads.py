@@ -52,6 +52,9 @@ def statements_of(hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch, number
 def test_a_lone_writer_reads_nothing_before_it_writes(hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     note(hf, 1)
     assert statements_of(hf, monkeypatch, 2) == ["BEGIN", "INSERT", "UPDATE", "COMMIT"]
+    for number in (3, 4):
+        note(hf, number)
+    assert statements_of(hf, monkeypatch, 5) == ["BEGIN", "INSERT", "COMMIT"]
 
 
 def test_writers_that_take_turns_continue_one_chain(path: str, hf: holdfast.Holdfast) -> None:

@@ -39,6 +39,7 @@ from holdfast.sqlite.connection import (
     rewrite_log,
     translate_error,
 )
+from holdfast.sqlite.files import FileId, file_size, find_file_id
 from holdfast.system import ForkLock
 
 ResultT = TypeVar("ResultT")
@@ -78,12 +79,12 @@ class SqlitePool:
         self._poller: apsw.Connection | None = None
         self._idle: list[apsw.Connection] = []
         self.pinned = ThreadSnapshot()
-        self._names = tuple(os.fspath(path) + end for end in ("", "-wal"))
-        self._database = _file_id(self._names[0])
-        self._writer_files: tuple[FileId | None, LogName] | None = None
+        self._names = tuple(os.fsencode(path) + end for end in (b"", b"-wal"))
+        self._database = find_file_id(self._names[0])
+        self._writer_files: tuple[FileId | None, ...] | None = None
         self._moved = False
         # Frames that another process left in the log when it died may be visible but not on disk.
-        self._inherited = _file_size(path.with_name(path.name + "-wal")) > 0
+        self._inherited = file_size(path.with_name(path.name + "-wal")) > 0
         self._suspect = False
         self._forked = False
         self.closed = False
@@ -193,8 +194,8 @@ class SqlitePool:
         raise FileMoved(message)
 
     def _are_files_moved(self) -> bool:
-        files = self._writer_files
-        if self._moved or files is None or (files[0] == _file_id(self._names[0]) and files[1].leads_to_file()):
+        files, (database, log) = self._writer_files, self._names
+        if self._moved or files is None or files == (find_file_id(database), find_file_id(log)):
             return self._moved
         return files is self._writer_files  # Another thread may have closed the writer just now, and the log with it.
 
@@ -331,12 +332,12 @@ class SqlitePool:
 
     def _open_writer(self) -> apsw.Connection:
         self._writer = self._open(write=True)
-        self._writer_files = (_file_id(self._names[0]), LogName(self._names[1]))
+        self._writer_files = tuple(map(find_file_id, self._names))
         return self._writer
 
     def _check_database(self) -> None:
         """Stop for good if another database has the name: the caches above are of the one that was opened."""
-        if _file_id(self._names[0]) != self._database:
+        if find_file_id(self._names[0]) != self._database:
             self._moved = True
             self.check_files()
 
@@ -414,60 +415,12 @@ class SqlitePool:
             callback()
 
 
-FileId = tuple[int, int]
-"""The device and the number of a file: as long as it is open, no other file has them."""
 _UNSAFE_FILES: set[FileId | None] = set()
 _ABANDONED_CONNECTIONS: list[apsw.Connection] = []
 _UNSAFE_MESSAGE = (
     "This process was forked while another thread was using the journal, and SQLite's locks do not survive that. "
     "Open the journal in a process started by spawn, or fork before opening it."
 )
-
-
-def _file_id(path: str) -> FileId | None:
-    try:
-        status = os.stat(path)  # noqa: PTH116  a Path takes longer, and this is done for every commit
-    except OSError:
-        return None
-    return (status.st_dev, status.st_ino)
-
-
-class LogName:
-    """The name of a log that is held open, to find out whether the name still leads to the same file.
-
-    Where the system can tell the name of an open file, it is asked for that. A `stat` also reads the file's times, and
-    a file system with fine-grained times then writes new ones to disk with the next commit: a third of its duration.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._id = _file_id(path)
-        self._descriptor: int | None = None
-        if self._id is not None and os.path.isdir(_DESCRIPTORS):  # noqa: PTH112
-            self._descriptor = os.open(path, os.O_RDONLY)
-            self._link = f"{_DESCRIPTORS}/{self._descriptor}"
-            self._name = os.readlink(self._link)  # noqa: PTH115
-
-    def leads_to_file(self) -> bool:
-        """Return True if the name leads to the file that was opened, or to no file if there was none."""
-        if self._descriptor is None:
-            return self._id == _file_id(self._path)
-        return os.readlink(self._link) == self._name  # noqa: PTH115  a Path takes longer
-
-    def __del__(self) -> None:
-        # SQLite locks the database and the shared memory, but not the log: closing a descriptor of it drops no lock.
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-
-
-_DESCRIPTORS = "/proc/self/fd"
-
-
-def _file_size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 _WATCHED: weakref.WeakSet[SqlitePool] = weakref.WeakSet()

@@ -2,8 +2,8 @@
 
 Heads and keys are read after the write lock is taken, unless they are known from this connection's
 last commit and nobody has committed since. Then everything is decided in Python by the rules that all
-backends share, and written with one driver call per kind of statement: each call releases the GIL, and
-waiting to get it back from a busy thread costs more than the statement.
+backends share, and written with one driver call if the same statements came before: each call releases
+the GIL, and waiting to get it back from a busy thread costs more than the statement.
 
 A failed commit is never retried here. Its outcome is unknown for every member of its group: the
 connection is dropped, and a caller finds out by asking again with the same key.
@@ -23,12 +23,9 @@ of the last commit's time, so that they share one commit instead.
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from operator import itemgetter
-from typing import Any
 
 import apsw
 import msgspec
@@ -47,6 +44,7 @@ from holdfast.journal.text_index import IndexedEvent
 from holdfast.records.batches import AppendResult, Batch, BatchPart, Head, RowChange
 from holdfast.records.batches import PartPlacement as PlacedPart
 from holdfast.records.events.envelope import StoredEvent
+from holdfast.sqlite.bundles import Statement, StatementBundles
 from holdfast.sqlite.connection import DRIVER_ERRORS, fetch_rows, translate_error
 from holdfast.sqlite.fts import tenant_index
 from holdfast.sqlite.pool import SqlitePool
@@ -174,6 +172,7 @@ class SqliteWriter:
         self._files = files
         self._announce = announce
         self._known: KnownHeads | None = None
+        self._bundles: StatementBundles | None = None
 
     def commit(self, members: Sequence[GroupMember]) -> None:
         """Write a group, settle every member of it and announce the commit."""
@@ -191,7 +190,7 @@ class SqliteWriter:
         committing = refused = False
         try:
             known = self._begin(connection, members)
-            plan = SqlitePlan(known, self._files, index=self._index)
+            plan = SqlitePlan(known, self._files, self._bundles, index=self._index)
             answers = []
             for member in members:
                 try:
@@ -228,6 +227,9 @@ class SqliteWriter:
     def _begin(self, connection: apsw.Connection, members: Sequence[GroupMember]) -> KnownHeads:
         """Take SQLite's write lock and return the heads that the members need."""
         known, self._known = self._known, None
+        if self._bundles is None or self._bundles.connection is not connection:
+            self._bundles = StatementBundles(connection)
+        self._bundles.prepare()
         connection.execute("BEGIN IMMEDIATE")
         if known is None or not known.is_current(connection):
             known = KnownHeads(connection)
@@ -237,7 +239,6 @@ class SqliteWriter:
 
 MESSAGE_APPENDED = "message.appended"
 _JSON = msgspec.json.Encoder()
-Statement = tuple[str, tuple[Any, ...]]
 MAX_KNOWN = 4096
 """The largest number of heads that are kept from one commit to the next."""
 
@@ -308,14 +309,17 @@ class KnownHeads:
 class SqlitePlan:
     """The writes of one transaction, built up member by member; what it changes becomes known."""
 
-    def __init__(self, known: KnownHeads, files: ArtifactFiles, *, index: bool = True) -> None:
+    def __init__(
+        self, known: KnownHeads, files: ArtifactFiles, bundles: StatementBundles | None = None, *, index: bool = True
+    ) -> None:
         self._known = known
+        self._bundles = bundles or StatementBundles(known.connection)
         self._connection = known.connection
         self._files = files
         self._written: dict[tuple[str, str, str], list[StoredEvent]] = {}
         self._first: list[Statement] = []
-        self.events: list[tuple[Any, ...]] = []
-        """The rows of new events; without any there is nothing to write."""
+        self.events: list[Statement] = []
+        """The inserts of new events; without any there is nothing to write."""
         self._changes: list[Statement] = []
         self._dirty: dict[tuple[str, str], bool] = {}
         self._index = index
@@ -382,7 +386,8 @@ class SqlitePlan:
         self._dirty.setdefault(place, place not in self._known.heads)
         self._known.heads[place] = head
         self._known.next_stream = max(self._known.next_stream, head.id + 1)
-        self.events.extend(map(event_row, events, itertools.repeat(tenant), itertools.repeat(head.id)))
+        insert = queries()["insert_event"]
+        self.events += [(insert, event_row(event, tenant, head.id)) for event in events]
         if part.key is not None:
             self._written[*place, part.key] = events
         if self._index:
@@ -456,29 +461,23 @@ class SqlitePlan:
         return int(fresh)
 
     def write(self) -> None:
-        """Write everything but the commit, with one driver call per run of equal statements."""
-        connection, sql_of, values_of = self._connection, itemgetter(0), itemgetter(1)
-        for sql, run in itertools.groupby(self._first, sql_of):
-            connection.executemany(sql, map(values_of, run))
+        """Write everything but the commit."""
+        for sql, values in self._first:
+            self._connection.execute(sql, values)
         fresh, moved = [], []
         for (tenant, name), is_new in self._dirty.items():
             head = self._known.heads[tenant, name]
             if is_new:
-                fresh.append(stream_row(self._known.tenants[tenant], head))
+                fresh.append((queries()["insert_stream"], stream_row(self._known.tenants[tenant], head)))
             else:
                 owner = (head.epoch, head.holder, head.lease_ms, head.closed)
-                moved.append((head.version, head.hash, *owner, self._known.tenants[tenant], head.id))
-        if fresh:
-            connection.executemany(queries()["insert_stream"], fresh)
-        connection.executemany(queries()["insert_event"], self.events)
-        for sql, run in itertools.groupby(self._changes, sql_of):
-            connection.executemany(sql, map(values_of, run))
-        if moved:
-            connection.executemany(queries()["update_stream"], moved)
+                place = (self._known.tenants[tenant], head.id)
+                moved.append((queries()["update_stream"], (head.version, head.hash, *owner, *place)))
+        self._bundles.run([*fresh, *self.events, *self._changes, *moved])
         if self._texts:
-            lookups = make_lookups(connection, self._files)
+            lookups = make_lookups(self._connection, self._files)
             for number, gone, rows in text_index.index_events(self._texts, lookups):
-                tenant_index(connection, number).apply(gone, rows)
+                tenant_index(self._connection, number).apply(gone, rows)
 
 
 def _projection_statements(tenant: int, stream: int, part: BatchPart, events: Sequence[StoredEvent]) -> list[Statement]:

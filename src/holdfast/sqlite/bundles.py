@@ -1,0 +1,68 @@
+"""Several statements in one driver call.
+
+Every call of the driver gives up the GIL, and a busy thread keeps it for milliseconds before it gives it back. A
+sequence of statements that comes again is therefore made the body of a temporary trigger, with all its values as the
+columns of one row: from then on one INSERT runs the whole sequence.
+
+A trigger costs about as much as the statements that it runs, so nothing is gained beside the GIL. Sequences with many
+values and those that come once are run statement by statement.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
+
+import apsw
+
+Statement = tuple[str, tuple[Any, ...]]
+"""The text of a statement, with `?` for each of its values and nowhere else, and the values."""
+
+MAX_VALUES = 1_000
+"""The most values of a bundle: SQLite allows 2,000 columns."""
+MAX_BUNDLES = 64
+MAX_SEEN = 512
+_NUMBERS = itertools.count()
+_PLACE = re.compile(r"\?")
+
+
+class StatementBundles:
+    """The bundles of one connection. They are temporary: no other connection sees them, and closing removes them."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self._inserts: dict[tuple[str, ...], str] = {}
+        self._seen: set[tuple[str, ...]] = set()
+        self._wanted: tuple[str, ...] | None = None
+
+    def run(self, statements: Sequence[Statement]) -> None:
+        """Run statements in their order, in one call if the same sequence was bundled before."""
+        sequence = tuple([sql for sql, _ in statements])
+        insert = self._inserts.get(sequence)
+        if insert is not None:
+            self.connection.execute(insert, tuple([value for _, values in statements for value in values]))
+            return
+        for sql, equal in itertools.groupby(statements, itemgetter(0)):
+            self.connection.executemany(sql, map(itemgetter(1), equal))
+        self._wanted = sequence if sequence in self._seen and len(self._inserts) < MAX_BUNDLES else None
+        if len(self._seen) < MAX_SEEN:
+            self._seen.add(sequence)
+
+    def prepare(self) -> None:
+        """Bundle the last sequence if it came again. Call it after a commit: a rollback would remove the bundle."""
+        sequence, self._wanted = self._wanted, None
+        if sequence is None:
+            return
+        columns = [f"c{number}" for number in range(sum(sql.count("?") for sql in sequence))]
+        if len(columns) > MAX_VALUES:
+            return
+        name, values = f"bundle_{next(_NUMBERS)}", iter(columns)
+        body = [_PLACE.sub(lambda _: f"new.{next(values)}", sql) for sql in sequence]
+        self.connection.execute(
+            f"CREATE TEMP VIEW {name} AS SELECT {', '.join(f'NULL AS {column}' for column in columns)}; "
+            f"CREATE TEMP TRIGGER run_{name} INSTEAD OF INSERT ON {name} BEGIN {'; '.join(body)}; END"
+        )
+        self._inserts[sequence] = f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
