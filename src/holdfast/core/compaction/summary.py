@@ -280,11 +280,17 @@ def _render_forms(
     return ReducedTranscript("\n".join([*head, *lines]), level)
 
 
-def list_newest(messages: Sequence[Message], most: int, count: CountText) -> tuple[str, int]:
+ShortLine = tuple[Message, int, str, int]
+"""A message, a number of characters, the line of that length for it, and the tokens of the line."""
+
+
+def list_newest(
+    messages: Sequence[Message], most: int, count: CountText, known: dict[int, ShortLine]
+) -> tuple[str, int]:
     """Return a short line for each of the newest messages, as many as fit, and how many messages they stand for.
 
     The more messages there are, the shorter their lines. The work follows the limit, not the messages. Those that are
-    shown anyway or to be discarded have no line.
+    shown anyway or to be discarded have no line. `known` has the lines of earlier packs by the identity of the message.
     """
     length = min(max(CHARS_PER_TOKEN * most // max(len(messages), 1), MIN_LINE_CHARS), SHORT_CHARS)
     lines: list[str] = []
@@ -292,18 +298,27 @@ def list_newest(messages: Sequence[Message], most: int, count: CountText) -> tup
     for number, message in enumerate(reversed(messages), 1):
         if message.pinned or message.policy == "discard_when_done":
             continue
-        text, end = render_transcript([message], length), length // 4
-        # Most of a long text is shown from its beginning, the rest from its end.
-        line = " ".join((text if len(text) <= length else f"{text[: length - end]} {GAP} {text[-end:]}").split())
-        if line and not lines:
+        made = known.get(id(message))
+        if made is None or made[0] is not message or made[1] != length:
+            made = known[id(message)] = _shorten_line(message, length, count)
+        _, _, line, tokens = made
+        if not lines and tokens >= most:
             line = fit_text(line, most - 1, count)
-        most -= count(line) + 1
+            tokens = count(line)
+        most -= tokens + 1
         if most < 0:
             break
         if line:
             lines.append(line)
             covered = number
     return "\n".join(reversed(lines)), covered
+
+
+def _shorten_line(message: Message, length: int, count: CountText) -> ShortLine:
+    text, end = render_transcript([message], length), length // 4
+    # Most of a long text is shown from its beginning, the rest from its end.
+    line = " ".join((text if len(text) <= length else f"{text[: length - end]} {GAP} {text[-end:]}").split())
+    return message, length, line, count(line)
 
 
 class CompactedPassage(msgspec.Struct, frozen=True):

@@ -67,7 +67,7 @@ class PackMaterial(msgspec.Struct, frozen=True, kw_only=True):
     standing: tuple[Summary, ...]
     messages: int
     """The number of messages of the thread."""
-    follows: Successors
+    follows: dict[tuple[str, int], tuple[str, int]]
     overhead: int
     budget: int
     model: str | None
@@ -86,14 +86,16 @@ class PackMaterial(msgspec.Struct, frozen=True, kw_only=True):
 def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> AssembledPack:
     """Assemble the pack."""
     brief, report = given.counted.brief, given.evidence
-    rounds = _round_segments(fit, sources.rounds, given.follows)
+    shown = _show_rounds(fit, sources.rounds, given.follows)
+    rounds = [segment for segment, _ in shown]
     told = {segment.id for segment in fit.summaries}
     standing = zip(sources.summaries, given.standing, strict=True)
     summaries = tuple(summary for segment, summary in standing if segment.id in told)
     said = tuple(message for segment in rounds for message in segment.messages)
     truncated = _count_truncated(given.messages, said, summaries)
     segments, stable = _order_segments(fit, sources, given, rounds, truncated)
-    decisions = (*_list_decisions(fit, sources, rounds, given.standing, truncated), *report.decisions)
+    told_rounds = [decision for _, decision in shown]
+    decisions = (*told_rounds, *_list_decisions(fit, sources, given.standing, truncated), *report.decisions)
     used = sum([segment.estimated_tokens for segment in segments])
     evidence = [form for form in fit.items if form.item.kind == "evidence"]
     # Rounds before the window are shown in any case.
@@ -126,14 +128,14 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
         decisions=decisions,
         model=given.model,
         tokenizer=given.window.tokenizer,
-        exact=given.exact and not any(map(has_estimated_parts, said)),
+        exact=given.exact and not has_estimates(said),
         window=given.window,
         window_start=None if oldest is None else (oldest.stream, oldest.version),
         shortened=sum(1 for segment in rounds if segment.shortened),
         limited_by=given.limited_by,
         cached_tokens=count_common_tokens(given.before, segments, given.follows),
         pins=report.pins,
-        follows=dict(given.follows),
+        follows=given.follows,
         fresh=given.fresh,
         kept_as=given.kept_as,
         made=given.made,
@@ -151,32 +153,46 @@ def _count_truncated(messages: int, said: Sequence[Message], summaries: Sequence
     return max(messages - known + twice, 0)
 
 
-def has_estimated_parts(message: Message) -> bool:
-    """Return True if the message holds an image or a file, whose tokens are only estimated."""
-    values = (message.content, *[result.result for result in message.tool_results])
+def has_estimates(messages: Sequence[Message]) -> bool:
+    """Return True if a message holds an image or a file, whose tokens are only estimated."""
+    values = [message.content for message in messages]
+    values += [result.result for message in messages if message.tool_results for result in message.tool_results]
     parts = [part for value in values if isinstance(value, list) for part in value]
     return any(isinstance(part, dict) and part.get("type") in ("image", "file") for part in parts)
 
 
-def _round_segments(fit: FitResult, rounds: ThreadRounds, follows: Successors) -> list[Segment]:
-    """Return the first instructions and the rounds that are shown."""
-    talk = rounds.talk
-    shown = [(RoundForm([message], talk.count(message)), [message], True) for message in talk.first]
+def _show_rounds(fit: FitResult, rounds: ThreadRounds, follows: Successors) -> list[tuple[Segment, Decision]]:
+    """Return the first instructions and the rounds that are shown, each with the reason."""
+    found = []
+    for message in rounds.talk.first:
+        segment = _round_segment(RoundForm([message], rounds.talk.count(message)), [message], rounds, follows, True)
+        found.append((segment, decide_segment(segment, "first")))
     for nth, form in fit.rounds.items():
-        shown.append((form, talk.round(nth) if form.recipe else form.messages, nth in rounds.reasons))
-    return [
-        Segment(
-            kind="conversation",
-            id=message_handle(sources[0], rounds.thread),
-            priority="critical" if always else "medium",
-            trust=sources[0].trust if len(sources) == 1 else lowest_trust(*[message.trust for message in sources]),
-            estimated_tokens=form.tokens,
-            messages=tuple(form.messages),
-            origins=round_origins(sources, ",".join(form.recipe) or None, follows),
-            shortened=form.left_out,
-        )
-        for form, sources, always in shown
-    ]
+        measured, reason = rounds.measured[nth] or rounds.measure(nth), rounds.reasons.get(nth)
+        usual = reason is None and form is measured.light
+        shown = measured.shown if usual else None
+        if shown is None:
+            sources = measured.messages if form.recipe else form.messages
+            segment = _round_segment(form, sources, rounds, follows, reason is not None)
+            shown = (segment, decide_segment(segment, reason or "window", measured.whole.tokens))
+            measured.shown = shown if usual else measured.shown
+        found.append(shown)
+    return found
+
+
+def _round_segment(
+    form: RoundForm, sources: Sequence[Message], rounds: ThreadRounds, follows: Successors, always: bool
+) -> Segment:
+    return Segment(
+        kind="conversation",
+        id=message_handle(sources[0], rounds.thread),
+        priority="critical" if always else "medium",
+        trust=sources[0].trust if len(sources) == 1 else lowest_trust(*[message.trust for message in sources]),
+        estimated_tokens=form.tokens,
+        messages=tuple(form.messages),
+        origins=round_origins(sources, ",".join(form.recipe) or None, follows),
+        shortened=form.left_out,
+    )
 
 
 def round_origins(messages: Sequence[Message], recipe: str | None, follows: Successors) -> tuple[Origin, ...]:
@@ -243,13 +259,10 @@ def summarise_tokens(
 
 
 def _list_decisions(
-    fit: FitResult, sources: PackSources, shown: Sequence[Segment], standing: Sequence[Summary], truncated: int
+    fit: FitResult, sources: PackSources, standing: Sequence[Summary], truncated: int
 ) -> list[Decision]:
-    rounds = sources.rounds
-    first = len(rounds.talk.first)
-    found = [decide_segment(segment, "first") for segment in shown[:first]]
-    for nth, segment in zip(fit.rounds, shown[first:], strict=True):
-        found.append(decide_segment(segment, rounds.reasons.get(nth, "window"), rounds.whole_form(nth).tokens))
+    """Return the decisions about everything but rounds."""
+    found = []
     told = {segment.id for segment in fit.summaries}
     for segment, summary in zip(sources.summaries, standing, strict=True):
         decided = replace(decide_segment(segment, "covered"), outcome="summarised", count=summary.messages)

@@ -18,6 +18,7 @@ from holdfast.core.sessions.rounds import ConversationRounds
 from holdfast.core.sessions.shorten import CutTarget, HandleLookup, apply_recipe, fit_messages, keep_newest_calls
 from holdfast.core.wire.calls import json_text
 from holdfast.records.messages import Message
+from holdfast.records.packs import Decision, Segment
 
 MessagePlace = tuple[str, int]
 """A message by its stream and version."""
@@ -39,6 +40,16 @@ class RoundForm(msgspec.Struct, frozen=True):
     """Characters that are not shown."""
 
 
+class MeasuredRound(msgspec.Struct):
+    """A round with what packs made of it. It serves later packs as long as these very messages are shown."""
+
+    messages: list[Message]
+    whole: RoundForm
+    light: RoundForm | None = None
+    shown: tuple[Segment, Decision] | None = None
+    """Its light form within a window."""
+
+
 class ThreadRounds:
     """The rounds of one thread, measured when they are looked at."""
 
@@ -49,13 +60,23 @@ class ThreadRounds:
         abbreviate: int,
         asked: frozenset[MessagePlace] = frozenset(),
         since: MessagePlace | None = None,
+        known: dict[int, MeasuredRound] | None = None,
     ) -> None:
-        """Take the messages that a turn answers as `asked`; from `since` on, no message of the thread is missing."""
+        """Take the messages that a turn answers as `asked`; from `since` on, no message of the thread is missing.
+
+        `known` are rounds of earlier packs by the identity of their first message. They are checked, and added to.
+        """
         self.talk = talk
         self.thread = thread
         self._abbreviate = abbreviate
-        self._whole: dict[int, RoundForm] = {}
-        self._light: dict[int, RoundForm] = {}
+        self._known = {} if known is None else known
+        self.messages = talk.list_rounds()
+        kept = [self._known.get(id(messages[0])) for messages in self.messages]
+        self.measured = [
+            one if one is not None and one.messages == messages else None
+            for one, messages in zip(kept, self.messages, strict=True)
+        ]
+        """The rounds that are measured already, each with the very messages that are shown now."""
         self.number = talk.rounds
         """The number of rounds."""
         self.count = talk.limits.count or talk.count
@@ -63,8 +84,8 @@ class ThreadRounds:
         pinned = rounds if True in [message.pinned for message in talk.messages] else ()
         self.all_pinned = dict.fromkeys(nth for nth in pinned if any(message.pinned for message in talk.round(nth)))
         """Rounds that must be shown, with all of their calls, oldest first."""
-        heads = enumerate(talk.round(nth)[0] for nth in (rounds if asked else ()))
-        self.all_asked = dict.fromkeys(nth for nth, head in heads if (head.stream, head.version) in asked)
+        heads = enumerate([messages[0] for messages in self.messages] if asked else ())
+        self.all_asked = dict.fromkeys([nth for nth, head in heads if (head.stream, head.version) in asked])
         """Rounds that the turn answers, oldest first: every user message is a round of its own."""
         self.reasons = {
             **dict.fromkeys(self.all_pinned, "pinned"),
@@ -94,24 +115,30 @@ class ThreadRounds:
 
     def whole_form(self, nth: int) -> RoundForm:
         """Return a round as it is in the thread."""
-        known = self._whole.get(nth)
-        if known is None:
-            messages = self.talk.round(nth)
+        return self.measure(nth).whole
+
+    def measure(self, nth: int) -> MeasuredRound:
+        """Return a round with its forms, each made once."""
+        found = self.measured[nth]
+        if found is None:
+            messages = self.messages[nth]
             tokens = self.count(messages[0]) if len(messages) == 1 else sum(map(self.count, messages))
-            known = self._whole[nth] = RoundForm(messages, tokens)
-        return known
+            found = self.measured[nth] = MeasuredRound(messages, RoundForm(messages, tokens))
+            self._known[id(messages[0])] = found
+        return found
 
     def light_form(self, nth: int) -> RoundForm:
         """Return a round at level light."""
-        if nth not in self._light:
-            whole, most = self.whole_form(nth), self._abbreviate
-            self._light[nth] = whole
-            if not all(is_light(message, most) for message in whole.messages):
-                messages, left_out = lighten_messages(whole.messages, most, self.name)
-                if not all(map(is_, messages, whole.messages)):
+        found = self.measure(nth)
+        if found.light is None:
+            known, most = found.whole, self._abbreviate
+            if False in [is_light(message, most) for message in known.messages]:
+                messages, left_out = lighten_messages(known.messages, most, self.name)
+                if not all(map(is_, messages, known.messages)):
                     tokens = sum(map(self.count, messages))
-                    self._light[nth] = RoundForm(messages, tokens, (f"{LIGHT}:{most}",), left_out)
-        return self._light[nth]
+                    known = RoundForm(messages, tokens, (f"{LIGHT}:{most}",), left_out)
+            found.light = known
+        return found.light
 
     def shortest_form(self, nth: int, form: RoundForm) -> RoundForm:
         """Return the shortest form of a round that must be shown, such as the first and the newest question."""

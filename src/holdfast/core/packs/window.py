@@ -207,12 +207,13 @@ class OlderChooser(msgspec.Struct, frozen=True):
 
     def _measure_rounds(self, older: Sequence[int], room: int) -> tuple[dict[int, RoundForm], list[int], list[int]]:
         """Return forms, tokens and messages; rounds too far back to fit are not measured and count as too large."""
-        looked: dict[int, RoundForm] = {}
+        rounds, looked = self.sources.rounds, dict[int, RoundForm]()
         tokens, sizes, left = [], [], room
         for nth in reversed(older):
             if left < 0:
                 break
-            form = looked[nth] = self.sources.rounds.light_form(nth)
+            known = rounds.measured[nth]
+            form = looked[nth] = (known and known.light) or rounds.light_form(nth)
             tokens.append(form.tokens)
             sizes.append(len(form.messages))
             left -= form.tokens
@@ -245,7 +246,7 @@ class OlderChooser(msgspec.Struct, frozen=True):
             start = sticky_start(open_to, room, share, before, stickiness)
             # A window that is full of messages leaves a part of its places free as well.
             return start if start <= before else max(start, dense_start(sizes, messages - int(messages * stickiness)))
-        places = [self.sources.rounds.talk.round(nth)[0].version for nth in older]
+        places = [self.sources.rounds.messages[nth][0].version for nth in older]
         return grid_start(open_to, places, room)
 
     def _find_previous_start(self, older: Sequence[int]) -> int | None:
@@ -253,8 +254,7 @@ class OlderChooser(msgspec.Struct, frozen=True):
         rounds, before = self.sources.rounds, self.limits.before
         if before is None or not rounds.number:
             return None
-        for nth in range(rounds.number):
-            head = rounds.talk.round(nth)[0]
+        for nth, (head, *_) in enumerate(rounds.messages):
             if (head.stream, head.version) == before:
                 return bisect_left(older, nth)  # It may be shown in any case by now.
         return None if self.sources.complete else -1

@@ -12,7 +12,7 @@ one round more, not for all of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -287,6 +287,10 @@ class ConversationRounds:
         self._starts = [*starts, len(self.messages)]
         self.rounds = len(starts)
         self._known: dict[int, tuple[Message, int]] = {}
+
+    def list_rounds(self) -> list[list[Message]]:
+        """Return the messages of all rounds."""
+        return [self.messages[start:end] for start, end in pairwise(self._starts)]
 
     def round(self, nth: int) -> list[Message]:
         """Return the messages of a round; negative numbers count from the newest."""

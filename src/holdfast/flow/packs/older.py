@@ -16,6 +16,7 @@ from holdfast.core.compaction.summary import list_newest
 from holdfast.core.packs.fences import Mark
 from holdfast.core.packs.rounds import MessagePlace
 from holdfast.core.packs.segments import is_covered, summary_segment
+from holdfast.core.trust import lowest_trust
 from holdfast.flow.compaction.summaries import list_spans, summary_facts
 from holdfast.flow.frames.read import read_event
 from holdfast.flow.journal import redact
@@ -35,6 +36,8 @@ METHOD = "short_lines"
 """The name under which such summaries are journaled."""
 MIN_LINE_TOKENS = 8
 """The tokens by which a summary that is too long is made shorter at least."""
+MAX_LINES = 512
+"""The most lines that are remembered for the next summary."""
 
 WindowSummary = tuple[Segment, Summary, Draft | None]
 """A summary as it is shown, and its event, which has no id yet; None if it is journaled."""
@@ -91,9 +94,11 @@ class WindowSummaries(msgspec.Struct, frozen=True):
     def _make_new(self, head: MessagePlace, room: int) -> WindowSummary | None:
         places, messages = self._list_older(head)
         # The parts count a little less than the whole: the last lines are left out until that fits as well.
-        allowed = room - (self._make(places, messages, "")[0].estimated_tokens if messages else room)
+        allowed = room - self._measure_empty(places, messages) if messages else 0
+        if len(self.tail.lines) > MAX_LINES:
+            self.tail.lines.clear()
         while allowed > 0:
-            text, covered = list_newest(messages, allowed, self.counter.tokenizer.count)
+            text, covered = list_newest(messages, allowed, self.counter.tokenizer.count, self.tail.lines)
             if not covered:
                 break
             made = self._make(places[-covered:], messages[-covered:], text)
@@ -101,6 +106,23 @@ class WindowSummaries(msgspec.Struct, frozen=True):
                 return made
             allowed -= max(made[0].estimated_tokens - room, MIN_LINE_TOKENS)
         return None
+
+    def _measure_empty(self, places: Sequence[MessageLocation], messages: Sequence[Message]) -> int:
+        """Return the tokens of a summary without its text."""
+        empty = Summary(
+            id="",
+            stream=self.thread,
+            version=0,
+            covers=list_spans(places),
+            messages=0,
+            text="",
+            tokens=0,
+            tokenizer=None,
+            method=METHOD,
+            trust=lowest_trust(*[message.trust for message in messages]),
+            window=True,
+        )
+        return summary_segment(empty, self.thread, self.mark, self.counter.count).estimated_tokens
 
     def _make(self, places: Sequence[MessageLocation], messages: Sequence[Message], text: str) -> WindowSummary:
         text = text if self.env.redact is None else redact.redact_text(self.env.redact, text)

@@ -13,7 +13,7 @@ from holdfast.core.compaction.summary import read_passage
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.lazy import convert
 from holdfast.core.packs import segments
-from holdfast.core.packs.assemble import has_estimated_parts, round_origins, summarise_tokens
+from holdfast.core.packs.assemble import has_estimates, round_origins, summarise_tokens
 from holdfast.core.packs.briefs import Brief
 from holdfast.core.packs.fences import MEMORY_LABEL, FenceMarks, evidence_label
 from holdfast.core.packs.manifest import RENDERER_VERSION, compute_digest, make_evidence, restore_decisions
@@ -254,9 +254,7 @@ class _PackRebuilder:
             decisions=decisions,
             model=facts.model,
             tokenizer=facts.tokenizer,
-            exact=facts.exact
-            and self._counter.tokenizer.name == facts.tokenizer
-            and not any(map(has_estimated_parts, said)),
+            exact=facts.exact and self._counter.tokenizer.name == facts.tokenizer and not has_estimates(said),
             window=packs.WindowKey(role=facts.role, layout=facts.layout, tokenizer=facts.tokenizer, budget=facts.asked),
             window_start=None if stream is None or facts.window_start is None else (stream, facts.window_start),
             shortened=sum(1 for one in parts if one.kind == "conversation" and one.shortened),

@@ -14,9 +14,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.compaction.summary import ShortLine
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.journal.project import message_row
 from holdfast.core.packs.briefs import Brief
+from holdfast.core.packs.rounds import MeasuredRound
 from holdfast.core.packs.segments import is_covered
 from holdfast.core.sessions.tokens import Framing, message_tokens, system_tokens, tools_tokens
 from holdfast.flow.compaction.summaries import count_summary_tokens
@@ -133,8 +135,20 @@ class ThreadTail(msgspec.Struct, frozen=True, kw_only=True):
     """The summary that was made for a pack and is shown by the newest one."""
     fresh: Counts = {}
     """Counts made just now."""
+    measured: dict[int, MeasuredRound] = {}
+    """Rounds as earlier packs measured them, by the identity of their first message."""
+    lines: dict[int, ShortLine] = {}
+    """The lines of messages in such summaries, by the identity of the message."""
     summed: dict[tuple[Any, ...], Any] = {}
     """The summary that was made last of messages before a window, by everything that it depends on."""
+
+    def measured_rounds(self) -> dict[int, MeasuredRound]:
+        """Return the measured rounds, without most of those that left the tail."""
+        if len(self.measured) > 2 * len(self.messages) + MIN_PAGE:
+            there = {id(message) for message in self.messages}
+            for key in [key for key in list(self.measured) if key not in there]:
+                self.measured.pop(key, None)
+        return self.measured
 
     def start(self) -> int:
         """Return the index of the message from which on nothing is missing; past the end if there is none."""
@@ -152,10 +166,9 @@ class ThreadTail(msgspec.Struct, frozen=True, kw_only=True):
 
     def map_successors(self) -> dict[tuple[str, int], tuple[str, int]]:
         """Map each loaded message to the one directly after it in the thread."""
-        pairs = pairwise(self.places[self.start() :])
-        return {
-            one.key: after.key for one, after in pairs if one.stream == after.stream and after.row["before"] is None
-        }
+        places = self.places[self.start() :]
+        pairs = pairwise(zip([place.key for place in places], [place.row["before"] for place in places], strict=True))
+        return {key: after for (key, _), (after, gap) in pairs if gap is None and key[0] == after[0]}
 
 
 def read_tail(

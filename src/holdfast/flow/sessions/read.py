@@ -24,7 +24,7 @@ from holdfast.flow.journal.read import iterate_stored
 from holdfast.ports import Env
 from holdfast.records.batches import Row, RowQuery
 from holdfast.records.events.envelope import Event, StoredEvent
-from holdfast.records.events.sessions import MessageAppended, SharedSegment
+from holdfast.records.events.sessions import MessageAppended, MessageContent, SharedSegment
 from holdfast.records.ids import ulid_bytes, ulid_text
 from holdfast.records.messages import Message, ToolCallRequest
 from holdfast.records.reports import EventQuery
@@ -166,18 +166,19 @@ def message_facts(env: Env, place: MessageLocation) -> MessageAppended:
 def load_messages(env: Env, found: Sequence[MessageLocation]) -> list[Message]:
     """Load the messages at some places, in the same order, with one read per run of nearby versions."""
     wanted: dict[str, set[int]] = {}
-    for place in found:
-        wanted.setdefault(place.stream, set()).add(place.version)
+    keys = [place.key for place in found]
+    for stream, version in keys:
+        wanted.setdefault(stream, set()).add(version)
     events: dict[tuple[str, int], StoredEvent] = {}
     for stream, versions in wanted.items():
         for run in group_versions(sorted(versions)):
             events.update({(stream, one.version): one for one in read_stored(env, stream, run[0], run[-1])})
-    for place in found:
-        if place.key not in events:
-            raise Corrupt(
-                f"{place.stream} has a message at version {place.version} without its event. Run `holdfast verify`."
-            )
-    return [read_message(env, events[place.key], pinned=bool(place.row["pinned"])) for place in found]
+    for key in keys:
+        if key not in events:
+            raise Corrupt(f"{key[0]} has a message at version {key[1]} without its event. Run `holdfast verify`.")
+    return [
+        read_message(env, events[key], pinned=bool(place.row["pinned"])) for key, place in zip(keys, found, strict=True)
+    ]
 
 
 def group_versions(versions: list[int]) -> list[list[int]]:
@@ -218,7 +219,9 @@ def decode_messages(env: Env, events: Sequence[Event], pinned: set[tuple[str, in
 def read_message(env: Env, stored: StoredEvent, *, pinned: bool) -> Message:
     """Decode one stored message with its large texts, and nothing else of its event: many are read at a time."""
     content, facts = decode_message_content(stored), decode_facts(stored.type, stored.schema, stored.facts)
-    return build_message(ulid_text(stored.id), stored, facts, content, _large_texts(env, content), pinned)
+    plain = isinstance(content, MessageContent) and content.parts is None and content.tool_results is None
+    texts = {} if plain else _large_texts(env, content)
+    return build_message(ulid_text(stored.id), stored, facts, content, texts, pinned)
 
 
 def _large_texts(env: Env, content: Any) -> dict[str, str]:

@@ -325,6 +325,9 @@ class SqliteJournal:
 
     def _fetch(self, name: str, *values: Any) -> list[Any]:
         """Return every row of a named query: a single statement, and so a snapshot by itself."""
+        pinned = self.connections.pinned.connection
+        if pinned is not None:  # As `reader` does, without its context: a pack asks often.
+            return pinned.execute(queries()[name], values).fetchall()
         with self.connections.reader(once=True) as connection:
             return connection.execute(queries()[name], values).fetchall()
 
