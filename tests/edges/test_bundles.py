@@ -25,10 +25,15 @@ def connection() -> Iterator[apsw.Connection]:
     opened.close()
 
 
+def prepare(some: StatementBundles) -> None:
+    if some.wanted is not None:
+        some.prepare()
+
+
 def run(some: StatementBundles, statements: list[Statement]) -> int:
     """Run statements as a transaction of their own and return the number of driver calls."""
     calls = []
-    some.prepare()
+    prepare(some)
     some.connection.exec_trace = lambda cursor, sql, values: calls.append(sql) is None
     some.connection.execute("BEGIN")
     some.run(statements)
@@ -73,7 +78,7 @@ def test_a_refused_row_leaves_nothing_of_its_bundle(connection: apsw.Connection)
         run(some, statements(number))
     before = counts(connection)
     for wrong in (statements(2), statements(-1)):
-        some.prepare()
+        prepare(some)
         connection.execute("BEGIN")
         with pytest.raises(apsw.ConstraintError):
             some.run(wrong)
@@ -90,7 +95,7 @@ def check_rollback(connection: apsw.Connection) -> None:
     some = StatementBundles(connection)
     for number in range(2):
         run(some, statements(number))
-    some.prepare()
+    prepare(some)
     connection.execute("BEGIN")
     some.run(statements(2))
     connection.execute("ROLLBACK")
@@ -100,13 +105,13 @@ def check_rollback(connection: apsw.Connection) -> None:
 def test_a_bundle_that_a_rollback_removes_is_caught(
     connection: apsw.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = StatementBundles.run
+    run_statements, bundle = StatementBundles.run, StatementBundles.prepare
 
     def prepare_too_late(self: StatementBundles, given: list[Statement]) -> None:
-        prepare(self)
-        original(self, given)
+        if self.wanted is not None:
+            bundle(self)
+        run_statements(self, given)
 
-    prepare = StatementBundles.prepare
     monkeypatch.setattr(StatementBundles, "run", prepare_too_late)
     monkeypatch.setattr(StatementBundles, "prepare", lambda self: None)
     with pytest.raises(apsw.SQLError):

@@ -36,7 +36,8 @@ class StatementBundles:
         self.connection = connection
         self._inserts: dict[tuple[str, ...], str] = {}
         self._seen: set[tuple[str, ...]] = set()
-        self._wanted: tuple[str, ...] | None = None
+        self.wanted: tuple[str, ...] | None = None
+        """The sequence to bundle, because it came again."""
 
     def run(self, statements: Sequence[Statement]) -> None:
         """Run statements in their order, in one call if the same sequence was bundled before."""
@@ -47,15 +48,13 @@ class StatementBundles:
             return
         for sql, equal in itertools.groupby(statements, itemgetter(0)):
             self.connection.executemany(sql, map(itemgetter(1), equal))
-        self._wanted = sequence if sequence in self._seen and len(self._inserts) < MAX_BUNDLES else None
+        self.wanted = sequence if sequence in self._seen and len(self._inserts) < MAX_BUNDLES else None
         if len(self._seen) < MAX_SEEN:
             self._seen.add(sequence)
 
     def prepare(self) -> None:
-        """Bundle the last sequence if it came again. Call it after a commit: a rollback would remove the bundle."""
-        sequence, self._wanted = self._wanted, None
-        if sequence is None:
-            return
+        """Bundle the wanted sequence. Call it outside a transaction: a rollback would remove the bundle."""
+        sequence, self.wanted = self.wanted or (), None
         columns = [f"c{number}" for number in range(sum(sql.count("?") for sql in sequence))]
         if len(columns) > MAX_VALUES:
             return

@@ -121,7 +121,8 @@ class SqlitePool:
                 raise translate_error(error) from error
             finally:
                 self._users.pop(user, None)
-                self._close_if_unused()
+                if self.closed:
+                    self._close_if_unused()
 
     def _prepare_writer(self) -> apsw.Connection:
         try:

@@ -183,31 +183,6 @@ def build_message(
         results = _decode_results(facts, said, texts) if facts.answers else ()
     except (IndexError, KeyError, TypeError) as error:
         raise Corrupt(f"Message {id} does not fit its facts ({error!r}). Run `holdfast verify`.") from None
-    trust = ROLE_TRUST.get(facts.role, "external")
-    round = event.version if facts.round is None else facts.round
-    if not (
-        calls
-        or results
-        or erased
-        or pinned
-        or facts.synthetic
-        or facts.partial
-        or facts.model is not None
-        or facts.provider is not None
-    ) and (said.name is facts.usage is said.provider_id is said.metadata is facts.policy is None):
-        # A pack reads many plain messages, and naming all fields takes five times as long.
-        return Message(
-            role=facts.role,
-            content=shown,
-            id=id,
-            stream=event.stream,
-            version=event.version,
-            timestamp=event.at,
-            round=round,
-            tokens=facts.tokens,
-            tokenizer=facts.tokenizer,
-            trust=trust,
-        )
     return Message(
         role=facts.role,
         content=shown,
@@ -225,11 +200,11 @@ def build_message(
         stream=event.stream,
         version=event.version,
         timestamp=event.at,
-        round=round,
+        round=event.version if facts.round is None else facts.round,
         tokens=facts.tokens,
         tokenizer=facts.tokenizer,
         pinned=pinned,
-        trust=trust,
+        trust=ROLE_TRUST.get(facts.role, "external"),
         erased=erased,
         # The policy `pinned` is shown by the pin.
         policy=None if facts.policy == "pinned" else facts.policy,

@@ -22,7 +22,7 @@ from holdfast.journal.sqlite import rebuild as sqlite_rebuild
 from holdfast.journal.sqlite import rows as sqlite_rows
 from holdfast.journal.sqlite import search as sqlite_search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
-from holdfast.journal.sqlite.rows import event_from_row
+from holdfast.journal.sqlite.rows import event_from_row, head_from_row
 from holdfast.journal.sqlite.schema import JOURNAL_FILE, read_secret
 from holdfast.journal.sqlite.statements import queries
 from holdfast.journal.sqlite.transaction import GroupCommit, SqliteWriter
@@ -119,7 +119,7 @@ class SqliteJournal:
         if known is not None and (tenant, stream) in known:
             return known[tenant, stream]
         rows = self._fetch("head", tenant, stream)
-        head = _make_head(stream, rows[0]) if rows else None
+        head = head_from_row(stream, rows[0]) if rows else None
         if known is not None:
             known[tenant, stream] = head
         return head
@@ -131,7 +131,7 @@ class SqliteJournal:
             name, values = "heads_by_name", (tenant, _JSON.encode(query.streams).decode())
         elif query.live:
             name, values = "live_heads", (tenant, query.after_id, query.limit)
-        return [_make_head(row[1], (row[0], *row[2:])) for row in self._fetch(name, *values)]
+        return [head_from_row(row[1], (row[0], *row[2:])) for row in self._fetch(name, *values)]
 
     def tenants(self, *, live: bool = False) -> list[str]:
         names = [row[0] for row in self._fetch("live_tenants" if live else "tenant_ids")]
@@ -147,7 +147,7 @@ class SqliteJournal:
             number = self._tenant_id(connection, tenant)
             rows = sqlite_rows.load_frame_rows(connection, number, row[0])
             rows.update(sqlite_rows.load_state_rows(connection, number, row[0], stream))
-        return build_state(_make_head(stream, row), rows)
+        return build_state(head_from_row(stream, row), rows)
 
     def event(self, tenant: str, id: bytes) -> StoredEvent | None:
         with self.connections.reader() as connection:
@@ -380,17 +380,3 @@ class SqliteJournal:
 
     def close(self) -> None:
         self.connections.close()
-
-
-def _make_head(stream: str, row: Sequence[Any]) -> Head:
-    id, version, digest, epoch, holder, lease_ms, closed = row
-    return Head(
-        id=id,
-        stream=stream,
-        version=version,
-        hash=digest,
-        epoch=epoch,
-        holder=holder,
-        lease_ms=lease_ms,
-        closed=bool(closed),
-    )

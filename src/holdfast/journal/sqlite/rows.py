@@ -100,6 +100,21 @@ def subject_digest(secret: bytes, name: str) -> bytes:
     return hmac.digest(secret, name.encode(), hashlib.sha256)
 
 
+def head_from_row(stream: str, row: Sequence[Any]) -> Head:
+    """Return the head in the columns of `streams` that follow the name of the stream."""
+    id, version, digest, epoch, holder, lease_ms, closed = row
+    return Head(
+        id=id,
+        stream=stream,
+        version=version,
+        hash=digest,
+        epoch=epoch,
+        holder=holder,
+        lease_ms=lease_ms,
+        closed=bool(closed),
+    )
+
+
 def stream_row(tenant: int | None, head: Head) -> tuple[Any, ...]:
     """Return a new row of `streams`."""
     scope = parse_scope(head.stream)

@@ -37,7 +37,7 @@ from holdfast.core.journal.tables import PROJECTIONS
 from holdfast.errors import HoldfastError, OutcomeUnknown, Refused, Unavailable
 from holdfast.journal import text_index
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
-from holdfast.journal.sqlite.rows import artifact_row, event_row, read_append, stream_row, subject_digest
+from holdfast.journal.sqlite.rows import artifact_row, event_row, head_from_row, read_append, stream_row, subject_digest
 from holdfast.journal.sqlite.search import make_lookups
 from holdfast.journal.sqlite.statements import bind_change, queries
 from holdfast.journal.text_index import IndexedEvent
@@ -229,7 +229,8 @@ class SqliteWriter:
         known, self._known = self._known, None
         if self._bundles is None or self._bundles.connection is not connection:
             self._bundles = StatementBundles(connection)
-        self._bundles.prepare()
+        if self._bundles.wanted is not None:
+            self._bundles.prepare()
         connection.execute("BEGIN IMMEDIATE")
         if known is None or not known.is_current(connection):
             known = KnownHeads(connection)
@@ -286,23 +287,13 @@ class KnownHeads:
 
     def _read_heads(self, wanted: Sequence[tuple[str, str, str | None]]) -> None:
         rows = fetch_rows(self.connection, queries()["wanted_heads"], (_JSON.encode(wanted).decode(),))
-        for place, tenant, stream, *row, keyed, last, streams, secret in rows:
-            name, stream_name, key = wanted[place]
+        for place, tenant, *row, keyed, last, streams, secret in rows:
+            name, stream, key = wanted[place]
             self.tenants[name] = tenant
-            if stream is not None:
-                version, head, epoch, holder, lease_ms, closed = row
-                self.heads[name, stream_name] = Head(
-                    id=stream,
-                    stream=stream_name,
-                    version=version,
-                    hash=head,
-                    epoch=epoch,
-                    holder=holder,
-                    lease_ms=lease_ms,
-                    closed=bool(closed),
-                )
+            if row[0] is not None:
+                self.heads[name, stream] = head_from_row(stream, row)
             if keyed is not None and key is not None:
-                self.keys[name, stream_name, key] = keyed
+                self.keys[name, stream, key] = keyed
             self.next_seq, self.next_stream, self.secret = (last or 0) + 1, (streams or 0) + 1, secret
 
 
