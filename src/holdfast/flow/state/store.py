@@ -135,15 +135,13 @@ def list_stored(
         for key, entry in storage.transients.live_entries(storage.place(place), now)
         if key.startswith(prefix) and (after is None or key > after)
     }
-    page = EntryPageQuery(now=now, prefix=prefix, after=after)
-    if tier is None:
-        found = dict(fetch_pages(storage, place, page, most))
-    else:
-        found = dict(fetch_pages(storage, place, page, most, lambda key, one: key not in over and one.tier == tier))
-        over = {key: entry for key, entry in over.items() if entry.tier == tier}
-    # A full page may end before a transient key: sorting and cutting leaves that key to a later page.
-    found.update(over)
-    return sorted(found.items())[:most]
+    of_tier = None if tier is None else lambda key, one: key not in over and one.tier == tier
+    found = fetch_pages(storage, place, EntryPageQuery(now=now, prefix=prefix, after=after), most, of_tier)
+    if over:
+        # A full page may end before a transient key: sorting and cutting leaves that key to a later page.
+        shown = {key: entry for key, entry in over.items() if tier is None or entry.tier == tier}
+        found = sorted({**dict(found), **shown}.items())
+    return found[:most]
 
 
 def list_entries(
