@@ -16,7 +16,7 @@ import holdfast
 from holdfast.cli import admin, chat_session
 from holdfast.cli.chat_session import parse_answer
 from holdfast.cli.main import main
-from holdfast.flow.turns import model_calls
+from holdfast.flow.turns import limits
 from holdfast.model import http
 from holdfast.records.recovery import QuestionInfo
 from holdfast.runtime.agent import Agent
@@ -310,7 +310,7 @@ def test_a_message_without_an_answer_is_one_clear_line_and_no_success(
 
 
 def test_a_turn_that_a_limit_stops_is_no_success(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_calls, "MAX_FAILURES", 0)
+    monkeypatch.setattr(limits, "MAX_FAILURES", 0)
     result = chat(arguments=("--say", "hello"))
     assert "holdfast: The turn was stopped: model: failed 0 times in a row." in result.err
     assert result.code == 2

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.flow.turns import model_calls, turns
+from holdfast.flow.turns import limits, turns
 from holdfast.runtime.driver import TurnDriver
 from holdfast.runtime.listeners import Tail
 from holdfast.runtime.send import AgentSend
@@ -48,7 +48,7 @@ FOLDERS: list[Path] = []
 Check = Callable[[holdfast.Holdfast], None]
 PLANTS: list[tuple[Any, str, Any, Check]] = [
     (turns, "find_last_reply", lambda *where: None, test_agents.test_too_many_loops_stop_it),
-    (model_calls, "_count_failures", lambda *given: (0, 0), test_bad_input.test_a_model_that_is_away_for_a_minute),
+    (limits, "_count_failures", lambda *given: (0, 0), test_bad_input.test_a_model_that_is_away_for_a_minute),
     (
         ListenerHub,
         "publish_versions",

@@ -16,8 +16,9 @@ from holdfast import ContextPack, Holdfast
 from holdfast.client.session import Session
 from holdfast.flow.packs import pack as pack_flow
 from holdfast.flow.packs.manifest import iter_packs
-from holdfast.model import registry as model_registry
-from holdfast.model.registry import CALL_LIMIT, CALLS_NEEDED, MODEL_LIMIT, SMALL_REQUEST, ModelRegistry
+from holdfast.model import calibration as model_calibration
+from holdfast.model.calibration import CALL_LIMIT, CALLS_NEEDED, MODEL_LIMIT, SMALL_REQUEST
+from holdfast.model.registry import ModelRegistry
 from holdfast.records.events.envelope import DEFAULT_TENANT
 from tests.scale import seeded, volume
 
@@ -111,8 +112,8 @@ def test_the_memory_is_bounded_and_the_oldest_model_goes_first() -> None:
         for _ in range(2 * CALL_LIMIT):
             calibration.note(f"m{number}", 10_000, 11_000, TOKENIZER)
         calibration.note(CLAUDE, 10_000, 11_000, TOKENIZER)
-    assert len(calibration._ratios) == MODEL_LIMIT
-    assert max(map(len, calibration._ratios._kept.values())) == CALL_LIMIT
+    assert len(calibration._calibration._ratios) == MODEL_LIMIT
+    assert max(map(len, calibration._calibration._ratios._kept.values())) == CALL_LIMIT
     newest = calibration.calibration(f"m{3 * MODEL_LIMIT - 1}", TOKENIZER)
     assert calibration.calibration(CLAUDE, TOKENIZER) == newest == 1.14
     assert calibration.calibration("m0", TOKENIZER) is None
@@ -281,7 +282,7 @@ def test_packs_are_of_one_window_while_budgets_change(hf: Holdfast, small_window
 
 
 def _mean(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(model_registry, "max", lambda *given, **more: _average(*given, **more), raising=False)
+    patch.setattr(model_calibration, "max", lambda *given, **more: _average(*given, **more), raising=False)
 
 
 def _average(*given: Any, **more: Any) -> Any:
@@ -290,12 +291,12 @@ def _average(*given: Any, **more: Any) -> Any:
 
 
 def _never_forgets(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(model_registry, "CALL_LIMIT", 10**6)
+    patch.setattr(model_calibration, "CALL_LIMIT", 10**6)
 
 
 def _no_margin_upwards(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(model_registry, "LEAST_PERCENT", 10)
-    patch.setattr(model_registry, "MOST_PERCENT", 90)
+    patch.setattr(model_calibration, "LEAST_PERCENT", 10)
+    patch.setattr(model_calibration, "MOST_PERCENT", 90)
 
 
 def _also_exact(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast import Holdfast, Limits, Usage
 from holdfast.errors import ActorBusy, ModelFailed
-from holdfast.flow.turns import model_calls
+from holdfast.flow.turns import limits
 from holdfast.flow.turns.open import TurnOpener
 from holdfast.models import ModelReply
 from holdfast.records.messages import Message
@@ -58,7 +58,7 @@ def failing(hf: Holdfast, model: Moody, times: int, **how: Any) -> Any:
 
 
 def test_who_speaks_after_a_model_was_given_up_is_answered(hf: Holdfast) -> None:
-    agent = failing(hf, Moody(), model_calls.MAX_FAILURES)
+    agent = failing(hf, Moody(), limits.MAX_FAILURES)
     reply = agent.send("a", "are you back?", key="new")
     assert (reply.status, reply.text) == ("done", "I am back.")
     assert agent.send("a", "are you back?", key="new").status == "done"
@@ -124,7 +124,7 @@ def test_a_turn_that_made_its_tool_calls_is_not_joined(hf: Holdfast) -> None:
 
 
 def test_messages_that_join_dead_ends_are_found(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_calls, "find_exhausted_limit", lambda *given: None)
+    monkeypatch.setattr(limits, "find_exhausted_limit", lambda *given: None)
     with pytest.raises(AssertionError):
         test_who_speaks_after_a_model_was_given_up_is_answered(hf)
 

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast import Usage
 from holdfast.errors import ModelFailed
-from holdfast.flow.turns import model_calls
+from holdfast.flow.turns import limits
 from holdfast.model.scripted import Scripted
 from holdfast.models import ModelReply
 from holdfast.records.messages import Delta, Message, ModelCall
@@ -90,7 +90,7 @@ def test_whatever_a_model_raises_is_a_failed_call_that_leaves_the_turn_live(hf: 
 
 
 def test_a_model_that_never_stops_raising_is_given_up(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_calls, "MAX_FAILURES", 4)
+    monkeypatch.setattr(limits, "MAX_FAILURES", 4)
     model = Own(*(RuntimeError("Down.") for _ in range(99)))
     agent = hf.agent("a", model=model)
     for _ in range(4):
@@ -103,7 +103,7 @@ def test_a_model_that_never_stops_raising_is_given_up(hf: Holdfast, monkeypatch:
 
 
 def test_those_who_recover_turns_do_not_pay_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_calls, "MAX_FAILURES", 3)
+    monkeypatch.setattr(limits, "MAX_FAILURES", 3)
     model = Own(*(RuntimeError("Down.") for _ in range(99)))
     with holdfast.open("memory:") as hf:
         agent = hf.agent("a", model=model)
@@ -174,7 +174,7 @@ def test_a_cancelled_send_is_cancelled() -> None:
 
 @IN_MEMORY
 def test_a_model_that_always_fails_is_given_up(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_calls, "MAX_FAILURES", 4)
+    monkeypatch.setattr(limits, "MAX_FAILURES", 4)
     model = Cut(Usage())
     agent = hf.agent("a", model=model)
     for _ in range(4):
@@ -192,7 +192,7 @@ def test_a_model_that_always_fails_is_given_up(hf: Holdfast, monkeypatch: pytest
 def test_a_turn_waits_for_an_operator_for_as_long_as_it_takes(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(model_calls, "MAX_FAILURES", 2)
+    monkeypatch.setattr(limits, "MAX_FAILURES", 2)
     wrong = Scripted(lambda pack: (_ for _ in ()).throw(ModelFailed("Not so.", kind=kind)))
     for _ in range(6):
         with pytest.raises(ModelFailed):
@@ -204,14 +204,14 @@ def test_a_turn_waits_for_an_operator_for_as_long_as_it_takes(
 
 @IN_MEMORY
 def test_planted_waiting_that_ends_is_noticed(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_calls, "MENDABLE_KINDS", frozenset())
+    monkeypatch.setattr(limits, "MENDABLE_KINDS", frozenset())
     with pytest.raises(pytest.fail.Exception):
         test_a_turn_waits_for_an_operator_for_as_long_as_it_takes(hf, monkeypatch, "unknown_model")
 
 
 @IN_MEMORY
 def test_failures_with_an_answer_between_them_are_not_in_a_row(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_calls, "MAX_FAILURES", 3)
+    monkeypatch.setattr(limits, "MAX_FAILURES", 3)
 
     def failing() -> None:
         with pytest.raises(ModelFailed):
@@ -228,4 +228,4 @@ def test_failures_with_an_answer_between_them_are_not_in_a_row(hf: Holdfast, mon
 
 
 def test_a_model_may_fail_for_a_while() -> None:
-    assert model_calls.MAX_FAILURES == 25
+    assert limits.MAX_FAILURES == 25

@@ -16,7 +16,7 @@ from bench.counting import counting
 from holdfast import Ask, CallModel, CallTool, Limits, Scripted, tool
 from holdfast.core.frames import calls
 from holdfast.errors import InvalidValue
-from holdfast.flow.turns import engine, model_calls, turns
+from holdfast.flow.turns import engine, limits, turns
 from holdfast.flow.turns.model_calls import TurnModelCalls
 from holdfast.model.scripted import call
 from holdfast.records.usage import Usage
@@ -275,7 +275,7 @@ def test_a_model_that_is_always_away_is_given_up(hf: Holdfast, way: Any) -> None
         step.fail("away", retryable=True)
 
     done = way(hf, away, loops=4)
-    assert (done.status, len(asked)) == ("stopped", model_calls.MAX_FAILURES)
+    assert (done.status, len(asked)) == ("stopped", limits.MAX_FAILURES)
     assert done.reason == "model: failed 25 times in a row. Send a message to try again."
 
 
@@ -284,7 +284,7 @@ def test_a_model_that_is_always_away_is_given_up(hf: Holdfast, way: Any) -> None
 def test_failures_with_an_answer_between_them_are_not_in_a_row(
     hf: Holdfast, way: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_calls, "MAX_FAILURES", 3)
+    monkeypatch.setattr(limits, "MAX_FAILURES", 3)
     assert way(hf, flaky([True, True, False, True, True, False]), session="fine").text == "Done."
     given_up = way(hf, flaky([True, False, True, True, True]), session="given-up")
     assert given_up.reason.startswith("model: failed 3 times in a row")
@@ -309,7 +309,7 @@ def test_failures_are_counted_without_reading_the_journal_again(tmp_path: Path) 
                     asked.append(counts.statements)
                     step.fail("away", retryable=True)
     each = [after - before for before, after in pairwise(asked[2:])]
-    assert len(asked) == model_calls.MAX_FAILURES
+    assert len(asked) == limits.MAX_FAILURES
     assert max(each) <= min(each) + 2, f"the same for every failure: {each}"
 
 
@@ -337,7 +337,7 @@ def test_failures_that_are_miscounted_are_found(
     hf: Holdfast, plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    monkeypatch.setattr(model_calls, "MAX_FAILURES", 3)
+    monkeypatch.setattr(limits, "MAX_FAILURES", 3)
     assert take(hf, "Go.", flaky([True, True, False, True, True, False]), loops=3).status == "stopped"
 
 
@@ -345,7 +345,7 @@ def test_failures_that_are_miscounted_are_found(
 def test_failures_that_are_counted_at_the_beginning_alone_are_found(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_calls, "MAX_FAILURES", 3)
+    monkeypatch.setattr(limits, "MAX_FAILURES", 3)
     monkeypatch.setattr(TurnModelCalls, "update_tally", lambda self, *, made=0, in_a_row=None: None)
     assert take(hf, "Go.", flaky([True] * 5)).status == "done"
 

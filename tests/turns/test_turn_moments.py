@@ -14,7 +14,7 @@ import holdfast
 from holdfast import CallModel, Done, Holdfast, Usage
 from holdfast.errors import ActorBusy
 from holdfast.flow.packs import handles
-from holdfast.flow.turns import model_calls, turns
+from holdfast.flow.turns import limits, turns
 from holdfast.flow.turns.model_calls import TurnModelCalls
 from holdfast.flow.turns.turns import TurnView
 from holdfast.model.scripted import Scripted
@@ -223,6 +223,6 @@ def test_a_turn_that_ends_while_it_is_looked_at_is_followed_by_another(
 
 def test_a_turn_that_is_looked_at_twice_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Without one moment for all that is looked at.
-    monkeypatch.setattr(model_calls, "find_exhausted_limit", model_calls._check_next_step)
+    monkeypatch.setattr(limits, "find_exhausted_limit", limits._check_next_step)
     with pytest.raises(holdfast.HoldfastError):
         test_a_turn_that_ends_while_it_is_looked_at_is_followed_by_another(tmp_path, monkeypatch)

@@ -33,7 +33,7 @@ from holdfast.flow.sessions.import_export import ImportReport
 from holdfast.flow.state import search as state_search
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.engine import TurnEngine
-from holdfast.flow.turns.model_calls import LOOPS, ModelLimits
+from holdfast.flow.turns.limits import LOOPS, ModelLimits
 from holdfast.flow.turns.open import end_conversation, end_if_free, end_if_over
 from holdfast.flow.turns.tool_calls import ToolRules
 from holdfast.ports import Env

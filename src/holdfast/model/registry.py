@@ -9,15 +9,6 @@ window. Dots in names are dashes there, since hosts write both; `register_model`
 The reply reserve is the model's longest reply, but at most a quarter of the window: a reply is rarely that long, and a
 window must hold a conversation. Where a provider accepts less input than the rest of the window, the reserve is
 larger, so that the provider always accepts `input_budget`.
-
-Tokens of models without a public tokenizer are estimated, and estimates are calibrated by the counts that providers
-report afterwards, so that a window is neither wasted nor exceeded. The factor of a model is the largest ratio of
-reported to estimated tokens in its last calls, plus a margin: a budget in estimated tokens is the model's limit divided
-by the factor. The factor is known after a few calls, or as soon as one call had more tokens than estimated, since the
-next one might not fit. Small requests say little: a provider's wrapping and a reply schema may outweigh the
-conversation. A small request that took no more than estimated is ignored. One that took more is scaled up with text
-assumed to be estimated correctly, so that a hundred tokens too many stay a hundred. The calibration is bounded, is kept
-in this process only, and starts over after a restart. The same calls give the same factor.
 """
 
 from __future__ import annotations
@@ -25,34 +16,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from holdfast.errors import InvalidValue
+from holdfast.model.calibration import Calibration, CalibrationKey
 from holdfast.model.tokenizers import DEFAULT_FACTOR, DEFAULT_TOKENIZER, resolve_tokenizer
 from holdfast.ports import Tokenizer
 from holdfast.records.messages import ModelInfo
-from holdfast.system import ForkLock, Lru
-
-CALL_LIMIT: Final = 32
-"""Calls remembered for each model."""
-CALLS_NEEDED: Final = 8
-"""Calls after which an estimate counts as too high."""
-MARGIN_PERCENT: Final = 3
-SMALL_REQUEST: Final = 1_000
-"""Requests with fewer estimated tokens are too small to compare directly."""
-LEAST_PERCENT, MOST_PERCENT = 50, 400
-"""A budget is at most doubled, and at most quartered."""
-IMPLAUSIBLE_RATIO: Final = 4
-"""If less than one in this many estimated tokens is reported, the report is ignored: it leaves out cached tokens."""
-MODEL_LIMIT: Final = 512
-"""Models remembered; the least recently used one is dropped first."""
-RATIO_SCALE: Final = 1_000_000
-"""A ratio of one. Ratios are whole numbers, so that they are the same on every machine."""
-
-CalibrationKey = tuple[str, str, str]
-"""A tenant, a model, and the tokenizer that estimates for it."""
 
 Family = tuple[str, str, int, int] | tuple[str, str, int, int, int]
 
@@ -194,8 +166,7 @@ class ModelRegistry:
 
     def __init__(self, given: str | Tokenizer | Callable[[str], int] | None = None) -> None:
         self._given = None if given is None else resolve_tokenizer(given)
-        self._ratios = Lru[CalibrationKey, tuple[int, ...]](MODEL_LIMIT)
-        self._guard = ForkLock()
+        self._calibration = Calibration()
 
     def info(self, model: str | None) -> ModelInfo:
         """Return a model's description."""
@@ -209,32 +180,17 @@ class ModelRegistry:
         return resolve_tokenizer(name)
 
     def calibration(self, model: str | None, tokenizer: str | None = None, *, tenant: str = "") -> float | None:
-        """Return the factor for tokens estimated for a model, rounded up to hundredths.
-
-        None if counts are exact or too few calls were seen.
-        """
+        """Return the factor for tokens estimated for a model; None if counts are exact or too few calls were seen."""
         counted = self._calibration_key(model, tokenizer, tenant)
-        ratios = () if counted is None else self._ratios.get(counted) or ()
-        most = max(ratios, default=0)
-        if len(ratios) < CALLS_NEEDED and most <= RATIO_SCALE:
-            return None
-        percent = -(-most * (100 + MARGIN_PERCENT) // RATIO_SCALE)
-        return min(max(percent, LEAST_PERCENT), MOST_PERCENT) / 100
+        return None if counted is None else self._calibration.factor(counted)
 
     def note(
         self, model: str | None, estimated: int, reported: int, tokenizer: str | None = None, *, tenant: str = ""
     ) -> None:
         """Record how many tokens were estimated for a request, and how many the provider reported."""
         counted = self._calibration_key(model, tokenizer, tenant)
-        if counted is None or estimated < 1 or reported < 1 or reported * IMPLAUSIBLE_RATIO < estimated:
-            return
-        if estimated < SMALL_REQUEST:
-            if reported <= estimated:
-                return
-            estimated, reported = SMALL_REQUEST, reported + SMALL_REQUEST - estimated
-        with self._guard.lock:
-            ratios = (*(self._ratios.get(counted) or ()), -(-reported * RATIO_SCALE // estimated))
-            self._ratios.put(counted, ratios[-CALL_LIMIT:])
+        if counted is not None:
+            self._calibration.note(counted, estimated, reported)
 
     def _calibration_key(self, model: str | None, name: str | None, tenant: str) -> CalibrationKey | None:
         """Return the key to calibrate under; None if no model was named or its own tokenizer counts exactly."""

@@ -25,7 +25,7 @@ from holdfast.errors import Closed, InvalidValue
 from holdfast.flow.sessions.sessions import streams_of
 from holdfast.flow.turns import turns
 from holdfast.flow.turns.deadlock import current_caller, enter_work, wait_graph
-from holdfast.flow.turns.model_calls import LOOPS, check_bounds
+from holdfast.flow.turns.limits import LOOPS, check_bounds
 from holdfast.flow.turns.turns import TurnTerms
 from holdfast.ports import Env
 from holdfast.records.frames import Limits

@@ -22,7 +22,7 @@ from holdfast.flow.turns import turns
 from holdfast.flow.turns.calls import TurnModelCall, TurnQuestions, TurnToolCall, error_usage
 from holdfast.flow.turns.deadlock import TurnWork, current_work, enter_work
 from holdfast.flow.turns.engine import TurnEngine
-from holdfast.flow.turns.model_calls import MENDABLE_KINDS
+from holdfast.flow.turns.limits import MENDABLE_KINDS
 from holdfast.flow.turns.turns import TurnEnd
 from holdfast.ports import Model
 from holdfast.records.ids import SessionId

@@ -21,7 +21,7 @@ from holdfast.errors import ActorBusy, Draining, HoldfastError, InvalidValue, Mo
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal.artifacts import DAY_MS, collect_artifacts
 from holdfast.flow.turns import turns
-from holdfast.flow.turns.model_calls import MENDABLE_KINDS
+from holdfast.flow.turns.limits import MENDABLE_KINDS
 from holdfast.flow.turns.runnable import RunnableTurn, RunnableTurnWatch
 from holdfast.ports import Env
 from holdfast.ports.capabilities import ARTIFACTS

@@ -21,7 +21,7 @@ from holdfast.flow.sessions import read, sessions
 from holdfast.flow.sessions.sessions import SessionSettings, streams_of
 from holdfast.flow.turns.deadlock import ConversationNode, current_caller, enter_work, wait_graph
 from holdfast.flow.turns.engine import TurnEngine
-from holdfast.flow.turns.model_calls import ModelLimits
+from holdfast.flow.turns.limits import ModelLimits
 from holdfast.flow.turns.turns import TurnEnd, TurnTerms
 from holdfast.ports import Env, Model
 from holdfast.records.ids import SessionId, check_id

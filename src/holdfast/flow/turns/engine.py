@@ -37,14 +37,8 @@ from holdfast.flow.turns.calls import (
     add_edit_note,
     error_text,
 )
-from holdfast.flow.turns.model_calls import (
-    ModelCallContext,
-    ModelLimits,
-    TurnModelCalls,
-    check_bounds,
-    describe_limit,
-    has_unanswered_message,
-)
+from holdfast.flow.turns.limits import ModelLimits, check_bounds, describe_limit
+from holdfast.flow.turns.model_calls import ModelCallContext, TurnModelCalls, has_unanswered_message
 from holdfast.flow.turns.open import Ticket, TurnOpener
 from holdfast.flow.turns.tool_calls import (
     CHECK_FIRST,

@@ -33,7 +33,7 @@ from holdfast.flow.compaction import rules
 from holdfast.flow.frames import takeover
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.sessions import sessions
-from holdfast.flow.turns import model_calls, stop, turns
+from holdfast.flow.turns import limits, stop, turns
 from holdfast.flow.turns.append import TurnPlace
 from holdfast.flow.turns.deadlock import (
     Caller,
@@ -286,7 +286,7 @@ class TurnOpener:
         elif not self._is_over():
             self.epoch = takeover.take_free_stream(self._env, self.found.actor)
 
-    def _find_forced_end(self, live: TurnPlace, other: str | None) -> model_calls.ForcedEnd | None:
+    def _find_forced_end(self, live: TurnPlace, other: str | None) -> limits.ForcedEnd | None:
         """Return the end of a turn without a worker that can only be stopped; None if it can go on."""
         asked = turns.find_stop_reason(self._env, live)
         if asked is not None:
@@ -295,7 +295,7 @@ class TurnOpener:
             return INTERRUPT_REASON, "cancelled", None
         # This agent's limits do not apply to another agent's turn.
         loops, cost = (self._terms.loops, self._terms.cost) if other is None else (None, None)
-        return model_calls.find_exhausted_limit(self._env, live, loops, cost)
+        return limits.find_exhausted_limit(self._env, live, loops, cost)
 
     def _replace_turn(self, live: TurnPlace, why: str, status: str, code: StopCode | None) -> None:
         """End a turn without a worker that can only be stopped, then begin another."""
