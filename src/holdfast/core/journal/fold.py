@@ -124,9 +124,7 @@ def _fold_frame_spent(live: Frames, frame: FrameState, facts: frames.FrameSpent,
     _update_frame(live, facts.frame, version, usage=facts.usage, used=facts.usage.spent, **changes)
 
 
-def _fold_frame_popped(
-    live: Frames, frame: FrameState | None, facts: frames.FramePopped, version: int, at: int
-) -> None:
+def _fold_frame_popped(live: Frames, frame: Any, facts: frames.FramePopped, version: int, at: int) -> None:
     live.pop(facts.frame, None)
     if facts.parent is not None:
         _settle_child(live, facts.parent, facts, version)
@@ -148,9 +146,7 @@ def _fold_child_settled(live: Frames, frame: FrameState, facts: frames.ChildSett
     _settle_child(live, frame.id, facts, version)
 
 
-def _fold_frame_suspended(
-    live: Frames, frame: FrameState, facts: frames.FrameSuspendedFacts, version: int, at: int
-) -> None:
+def _fold_suspended(live: Frames, frame: FrameState, facts: frames.FrameSuspendedFacts, version: int, at: int) -> None:
     names = ("kind", "prior", "released", "expires_at", "on_expiry", "until", "token", "within", "call")
     known: dict[str, Any] = {name: getattr(facts, name) for name in names}
     question = Question(id=facts.question, version=version, suspended_at=at, **known)
@@ -219,7 +215,7 @@ _FRAME_RULES: dict[str, Callable[[Frames, Any, Any, int, int], None]] = {
     "frame.reserved": _fold_frame_reserved,
     "frame.spent": _fold_frame_spent,
     "frame.popped": _fold_frame_popped,
-    "frame.suspended": _fold_frame_suspended,
+    "frame.suspended": _fold_suspended,
     "frame.resumed": _fold_frame_resumed,
     "frame.overdue": lambda live, frame, facts, version, at: _update_frame(live, frame.id, version),
     "frame.handle_added": _fold_handle_added,
@@ -249,11 +245,9 @@ _FRAME_RULES: dict[str, Callable[[Frames, Any, Any, int, int], None]] = {
 }
 
 
-_SETTING_NAMES = ("model", "tokenizer", "tools", "memory")
-
-
 def _settings_changes(facts: said.SessionOpened, version: int) -> dict[str, Any]:
-    changes = {name: value for name in _SETTING_NAMES if (value := getattr(facts, name)) is not None}
+    names = ("model", "tokenizer", "tools", "memory")
+    changes = {name: value for name in names if (value := getattr(facts, name)) is not None}
     if facts.idle_timeout_ms is not None:
         changes["idle_timeout_ms"] = facts.idle_timeout_ms or None
     if facts.own is not None:
@@ -266,10 +260,6 @@ def _fold_session_opened(session: Session, facts: said.SessionOpened, version: i
     if facts.generation:
         return session and replace(session, status="open", generation=facts.generation, **changes)
     return SessionState(**{"opened_at": at, **changes})
-
-
-def _fold_session_changed(session: SessionState, facts: said.SessionOpened, version: int, at: int) -> Session:
-    return replace(session, **_settings_changes(facts, version))
 
 
 def _fold_session_closing(session: SessionState, facts: said.SessionClosing, version: int, at: int) -> Session:
@@ -288,14 +278,6 @@ def _fold_session_offered(session: SessionState, facts: said.SessionOffered, ver
     return replace(session, handovers=pending)
 
 
-def _fold_session_closed(session: SessionState, facts: said.SessionClosedFacts, version: int, at: int) -> Session:
-    return replace(session, status="ended" if facts.reset else "closed")
-
-
-def _fold_thread_added(session: SessionState, facts: said.ThreadAdded, version: int, at: int) -> Session:
-    return replace(session, threads=tuple(sorted({*session.threads, facts.thread})))
-
-
 def _fold_thread_opened(thread: Thread, facts: said.ThreadOpened, version: int, at: int) -> Thread:
     if facts.generation:
         return thread and replace(thread, generation=facts.generation, ended=False, fresh=False, newest_at=at)
@@ -303,12 +285,9 @@ def _fold_thread_opened(thread: Thread, facts: said.ThreadOpened, version: int, 
 
 
 def _fold_thread_forked(thread: Thread, facts: said.ThreadForked, version: int, at: int) -> ThreadState:
+    calls = {call.id: call for call in facts.opened}
     return ThreadState(
-        messages=facts.position,
-        newest_at=at,
-        generation=facts.generation,
-        shared=facts.shared,
-        calls={call.id: call for call in facts.opened},
+        messages=facts.position, newest_at=at, generation=facts.generation, shared=facts.shared, calls=calls
     )
 
 
@@ -346,11 +325,13 @@ def _fold_summary_made(thread: ThreadState, facts: said.SummaryMade, version: in
 
 SESSION_RULES: dict[str, Callable[[Any, Any, int, int], Session]] = {
     "session.opened": _fold_session_opened,
-    "session.changed": _fold_session_changed,
+    "session.changed": lambda session, facts, version, at: replace(session, **_settings_changes(facts, version)),
     "session.closing": _fold_session_closing,
     "session.offered": _fold_session_offered,
-    "session.closed": _fold_session_closed,
-    "thread.added": _fold_thread_added,
+    "session.closed": lambda session, facts, *_: replace(session, status="ended" if facts.reset else "closed"),
+    "thread.added": lambda session, facts, *_: replace(
+        session, threads=tuple(sorted({*session.threads, facts.thread}))
+    ),
 }
 
 THREAD_RULES: dict[str, Callable[[Any, Any, int, int], Thread]] = {

@@ -95,9 +95,8 @@ def _project_frame_pushed(facts: frames.FramePushed, version: int, at: int) -> l
 
 
 def _project_frame_updated(facts: frames.FrameUpdated, version: int, at: int) -> list[RowChange]:
-    values: Row = {
-        name: value for name in ("status", "deadline", "granted") if (value := getattr(facts, name)) is not None
-    }
+    names = ("status", "deadline", "granted")
+    values: Row = {name: value for name in names if (value := getattr(facts, name)) is not None}
     if facts.limits is not None:
         values.update({column: getattr(facts.limits, name) for column, name in _LIMIT_COLUMNS.items()})
     if facts.context_hash is not None:
@@ -164,10 +163,8 @@ def _project_frame_suspended(facts: frames.FrameSuspendedFacts, version: int, at
         within=None if facts.within is None else ulid_bytes(facts.within),
         call_id=None if facts.call is None else ulid_bytes(facts.call),
     )
-    changes: list[RowChange] = [
-        RowInsert("suspended_frames", row),
-        _update_frame_row(facts.frame, version, {"status": "suspended"}),
-    ]
+    own = _update_frame_row(facts.frame, version, {"status": "suspended"})
+    changes: list[RowChange] = [RowInsert("suspended_frames", row), own]
     if facts.parent is not None and facts.released:
         changes.append(_update_frame_row(facts.parent, version, amounts={"lent": -facts.released}))
     return changes
@@ -177,10 +174,8 @@ def _project_frame_resumed(facts: frames.FrameResumed, version: int, at: int) ->
     values: Row = {"status": facts.status}
     if facts.deadline is not None:
         values["deadline"] = facts.deadline
-    changes: list[RowChange] = [
-        RowDelete("suspended_frames", (ulid_bytes(facts.frame),)),
-        _update_frame_row(facts.frame, version, values),
-    ]
+    own = _update_frame_row(facts.frame, version, values)
+    changes: list[RowChange] = [RowDelete("suspended_frames", (ulid_bytes(facts.frame),)), own]
     if facts.parent is not None and facts.reserved_again:
         changes.append(_update_frame_row(facts.parent, version, amounts={"lent": facts.reserved_again}))
     return changes
@@ -201,11 +196,10 @@ def _project_handle_added(facts: frames.HandleAdded, version: int, at: int) -> l
     return [RowReplace("frame_handles", row), _update_frame_row(facts.frame, version)]
 
 
-def _mark_handle_rows(frame: str, handles: tuple[str, ...], removed: str | None, version: int) -> list[RowChange]:
-    raw = ulid_bytes(frame)
-    changes: list[RowChange] = [RowUpdate("frame_handles", (raw, handle), {"removed": removed}) for handle in handles]
-    changes.append(_update_frame_row(frame, version))
-    return changes
+def _mark_handle_rows(facts: Any, handles: tuple[str, ...], removed: str | None, version: int) -> list[RowChange]:
+    raw = ulid_bytes(facts.frame)
+    marks = (RowUpdate("frame_handles", (raw, handle), {"removed": removed}) for handle in handles)
+    return [*marks, _update_frame_row(facts.frame, version)]
 
 
 def _project_result_added(facts: frames.ResultAdded, version: int, at: int) -> list[RowChange]:
@@ -246,13 +240,9 @@ _FRAME_ROW_RULES: dict[str, Rule] = {
     "frame.resumed": _project_frame_resumed,
     "frame.overdue": lambda facts, version, at: [_update_frame_row(facts.frame, version)],
     "frame.handle_added": _project_handle_added,
-    "frame.handles_removed": lambda facts, version, at: _mark_handle_rows(
-        facts.frame, facts.handles, facts.removal, version
-    ),
-    "frame.handles_restored": lambda facts, version, at: _mark_handle_rows(facts.frame, facts.handles, None, version),
-    "frame.compacted": lambda facts, version, at: _mark_handle_rows(
-        facts.frame, facts.removed, facts.compaction, version
-    ),
+    "frame.handles_removed": lambda facts, version, at: _mark_handle_rows(facts, facts.handles, facts.removal, version),
+    "frame.handles_restored": lambda facts, version, at: _mark_handle_rows(facts, facts.handles, None, version),
+    "frame.compacted": lambda facts, version, at: _mark_handle_rows(facts, facts.removed, facts.compaction, version),
     "frame.result_added": _project_result_added,
     "child.pushed": _project_child_pushed,
     "child.settled": _project_child_settled,
@@ -279,10 +269,6 @@ def _project_state_deleted(facts: state.StateDeleted, version: int, at: int) -> 
     return [RowDelete("state", (facts.key,)), RowInsert("state_history", {"key": facts.key, "version": version})]
 
 
-def _project_state_unlinked(facts: state.StateUnlinked, version: int, at: int) -> list[RowChange]:
-    return [RowDelete("edges", (facts.source, facts.kind, facts.target_scope, facts.target))]
-
-
 def _project_effect_declared(facts: state.EffectDeclared, version: int, at: int) -> list[RowChange]:
     status, id = "approval" if facts.needs_approval else "pending", ulid_bytes(facts.effect)
     return [RowInsert("effects", _build_row("effects", facts, version, effect_id=id, status=status, attempts=0))]
@@ -306,7 +292,9 @@ STATE_ROW_RULES: dict[str, Rule] = {
     "state.written": _project_state_written,
     "state.deleted": _project_state_deleted,
     "state.linked": lambda facts, version, at: [RowReplace("edges", _build_row("edges", facts, version))],
-    "state.unlinked": _project_state_unlinked,
+    "state.unlinked": lambda facts, *_: [
+        RowDelete("edges", (facts.source, facts.kind, facts.target_scope, facts.target))
+    ],
     "effect.declared": _project_effect_declared,
     "effect.settled": _project_effect_settled,
     "effect.revived": _project_effect_revived,
@@ -355,10 +343,6 @@ def _project_session_offered(facts: said.SessionOffered, version: int, at: int) 
     return [RowUpdate("session_handovers", key, {"attempts": facts.attempts})]
 
 
-def _project_session_closed(facts: said.SessionClosedFacts, version: int, at: int) -> list[RowChange]:
-    return [RowUpdate("sessions", (), {"status": "ended" if facts.reset else "closed"})]
-
-
 _NEW_THREAD: Row = {**dict.fromkeys(TABLES["threads"].columns, 0), "shared": None}
 
 
@@ -374,13 +358,8 @@ def _encode_shared(stretches: tuple[said.SharedSegment, ...] | tuple[said.Messag
 
 
 def _project_thread_forked(facts: said.ThreadForked, version: int, at: int) -> list[RowChange]:
-    row: Row = {
-        **_NEW_THREAD,
-        "messages": facts.position,
-        "newest_at": at,
-        "generation": facts.generation,
-        "shared": _encode_shared(facts.shared),
-    }
+    known: Row = {"messages": facts.position, "newest_at": at, "generation": facts.generation}
+    row: Row = {**_NEW_THREAD, **known, "shared": _encode_shared(facts.shared)}
     return [RowInsert("threads", row), *_replace_call_rows(facts.opened)]
 
 
@@ -388,19 +367,13 @@ def _project_thread_ended(facts: said.ThreadEnded, version: int, at: int) -> lis
     values: Row = {"ended": 1, "fresh": 1 if facts.reset else 0, "edited": version}
     if facts.reset:
         values.update(floor=version, messages=0, newest=0, shared=None)
-    return [
-        RowUpdate("threads", (), values),
-        *(RowDelete("message_calls", (ulid_bytes(call),)) for call in facts.dropped),
-    ]
+    dropped = (RowDelete("message_calls", (ulid_bytes(call),)) for call in facts.dropped)
+    return [RowUpdate("threads", (), values), *dropped]
 
 
 def _replace_call_rows(calls: tuple[said.CallRef, ...]) -> list[RowChange]:
-    return [
-        RowReplace(
-            "message_calls", {"call_id": ulid_bytes(call.id), "version": call.version, "provider": call.provider}
-        )
-        for call in calls
-    ]
+    rows = ({"call_id": ulid_bytes(call.id), "version": call.version, "provider": call.provider} for call in calls)
+    return [RowReplace("message_calls", row) for row in rows]
 
 
 _read_amounts: Callable[[Usage], tuple[int | None, ...]] = attrgetter(
@@ -482,7 +455,7 @@ SESSION_ROW_RULES: dict[str, Rule] = {
     "session.changed": _project_session_changed,
     "session.closing": _project_session_closing,
     "session.offered": _project_session_offered,
-    "session.closed": _project_session_closed,
+    "session.closed": lambda facts, *_: [RowUpdate("sessions", (), {"status": "ended" if facts.reset else "closed"})],
     "thread.added": lambda facts, version, at: [
         RowReplace("session_threads", {"thread": facts.thread, "version": version})
     ],
@@ -491,9 +464,7 @@ SESSION_ROW_RULES: dict[str, Rule] = {
     "thread.ended": _project_thread_ended,
     "message.appended": _project_message_appended,
     "message.retracted": _project_message_retracted,
-    "message.pinned": lambda facts, version, at: [
-        RowUpdate("messages", (facts.version,), {"pinned": 1 if facts.pinned else 0})
-    ],
+    "message.pinned": lambda facts, *_: [RowUpdate("messages", (facts.version,), {"pinned": 1 if facts.pinned else 0})],
     "summary.made": _project_summary_made,
     "context.packed": lambda facts, version, at: [RowUpdate("threads", (), {"packed": version})],
     "tokens.counted": _project_tokens_counted,
