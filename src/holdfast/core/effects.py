@@ -12,20 +12,11 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec.structs import asdict, replace
 
+from holdfast import errors
 from holdfast.core import entries as rules
 from holdfast.core.journal.codec import encode
 from holdfast.core.lazy import convert, decoder
 from holdfast.core.values import to_plain
-from holdfast.errors import (
-    EffectRefused,
-    FrameSuspended,
-    HasLiveChildren,
-    HasOpenCalls,
-    InvalidValue,
-    ParentNotActive,
-    Refused,
-    Unsupported,
-)
 from holdfast.records import effects
 from holdfast.records.batches import Row
 from holdfast.records.effects import BUILT_IN_SINKS, EFFECT_KINDS, AnyEffect, Effect, StateEffect
@@ -77,11 +68,8 @@ def subject_of(effect: Effect, user: str | None, declared_in: str) -> str | None
     Without an acting user: the user a signal is addressed to, or the user in whose scope the effect was declared.
     """
     if isinstance(effect, StateEffect):
-        return (
-            user_of(getattr(effect, "scope", None), getattr(effect, "target_scope", None))
-            or user
-            or user_of(declared_in)
-        )
+        places = (getattr(effect, "scope", None), getattr(effect, "target_scope", None))
+        return user_of(*places) or user or user_of(declared_in)
     return user or user_of(effect.to if isinstance(effect, effects.Signal) else None, declared_in)
 
 
@@ -94,7 +82,7 @@ def user_of(*places: Address | None) -> str | None:
 def check_effect(effect: object) -> AnyEffect:
     """Check that an effect can be declared, and return it with its scopes as text."""
     if not isinstance(effect, Effect) or type(effect) not in EFFECT_KINDS.values():
-        raise InvalidValue(
+        raise errors.InvalidValue(
             f"An operator declares effects such as WriteState or Custom, not {type(effect).__name__}. "
             "Nothing was written."
         )
@@ -108,7 +96,7 @@ def check_effect(effect: object) -> AnyEffect:
         decoder(kind).decode(encode(_with_plain_data(given)))
     except msgspec.ValidationError as error:
         words = str(error).replace("`", "").replace("$.", "")
-        raise InvalidValue(f"{kind.__name__} cannot be declared: {words}. Nothing was written.") from None
+        raise errors.InvalidValue(f"{kind.__name__} cannot be declared: {words}. Nothing was written.") from None
     # The rules that its type does not express.
     if isinstance(given, StateEffect):
         _check_state(given)
@@ -127,10 +115,10 @@ def _with_plain_data(effect: Effect) -> Effect:
 
 def _check_kind(effect: effects.Signal | effects.Custom) -> None:
     if not _KIND_PATTERN.fullmatch(effect.kind):
-        raise InvalidValue(f"kind must be up to 64 letters, digits, '.', '_' or '-', not {effect.kind!r:.80}.")
+        raise errors.InvalidValue(f"kind must be up to 64 letters, digits, '.', '_' or '-', not {effect.kind!r:.80}.")
     if isinstance(effect, effects.Custom):
         if effect.kind in EFFECT_KINDS:
-            raise InvalidValue(f"{effect.kind!r} is a kind of holdfast's own. Call yours something else.")
+            raise errors.InvalidValue(f"{effect.kind!r} is a kind of holdfast's own. Call yours something else.")
         check_sink(effect.sink)
 
 
@@ -138,7 +126,7 @@ def check_sink(name: object) -> str:
     """Check the name of a caller's sink."""
     sink = check_id(name, "sink")
     if sink in BUILT_IN_SINKS:
-        raise InvalidValue(f"The sink {sink!r} is built in. Choose another name.")
+        raise errors.InvalidValue(f"The sink {sink!r} is built in. Choose another name.")
     return sink
 
 
@@ -152,7 +140,7 @@ def _check_state(effect: Any) -> None:
         rules.check_choice("reducer", effect.reducer)
         rules.check_expected(effect.expected_version)
         if effect.lifetime == "transient":
-            raise InvalidValue(
+            raise errors.InvalidValue(
                 "What an effect writes is journaled, and a transient entry is not. Use another lifetime."
             )
     elif isinstance(effect, effects.DeleteState):
@@ -180,9 +168,9 @@ def _check_frame_effect(effect: Any) -> None:
             ulid_bytes(given)
     asks = isinstance(effect, effects.RequestApproval)
     if asks and effect.recommended is not None and effect.recommended not in (effect.options or ()):
-        raise InvalidValue(f"{effect.recommended!r:.80} is recommended and not among the options.")
+        raise errors.InvalidValue(f"{effect.recommended!r:.80} is recommended and not among the options.")
     if not (effect.question if asks else effect.goal).strip():
-        raise InvalidValue("A frame's goal, or a question, must be a text that says what it is about.")
+        raise errors.InvalidValue("A frame's goal, or a question, must be a text that says what it is about.")
 
 
 def to_wire(effect: Effect) -> dict[str, Any]:
@@ -195,7 +183,7 @@ def from_wire(payload: Any) -> AnyEffect:
     try:
         return cast(AnyEffect, convert(payload, AnyEffect))
     except msgspec.ValidationError as error:
-        raise EffectRefused(f"What is stored is no effect that this release knows: {error}.") from None
+        raise errors.EffectRefused(f"What is stored is no effect that this release knows: {error}.") from None
 
 
 def payload_of(effect: Effect) -> Any:
@@ -230,11 +218,11 @@ def compute_retry_delay(attempts: int, chance: float, asked: object = None) -> i
 
 def is_permanent_error(error: BaseException) -> bool:
     """Return True if a sink that raised this would raise it again. A frame's suspension or open work will pass."""
-    if isinstance(error, FrameSuspended | HasLiveChildren | HasOpenCalls):
+    if isinstance(error, errors.FrameSuspended | errors.HasLiveChildren | errors.HasOpenCalls):
         return False
-    if isinstance(error, ParentNotActive) and error.before == "suspended":
+    if isinstance(error, errors.ParentNotActive) and error.before == "suspended":
         return False
-    return isinstance(error, Refused | EffectRefused | Unsupported)
+    return isinstance(error, errors.Refused | errors.EffectRefused | errors.Unsupported)
 
 
 def is_retry_due(row: Row, now: int) -> bool:

@@ -13,16 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from holdfast.core.search.documents import Hit
-from holdfast.records.batches import (
-    AppendResult,
-    Batch,
-    Head,
-    HeadQuery,
-    RowQuery,
-    RowWithStream,
-    SessionQuery,
-    SessionRow,
-)
+from holdfast.records import batches
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import EventQuery, Subject
@@ -42,16 +33,16 @@ class Journal(Protocol):
     def secret(self) -> bytes:
         """This journal's own random key, from which artifact names and fences are derived."""
 
-    def append(self, batch: Batch) -> AppendResult:
+    def append(self, batch: batches.Batch) -> batches.AppendResult:
         """Write a batch, all of it or nothing, and return once it is durable. The only way to write."""
 
     def load(self, tenant: str, stream: str) -> StreamState:
         """Load a stream's state from its rows; the cost follows the number of live frames."""
 
-    def head(self, tenant: str, stream: str) -> Head | None:
+    def head(self, tenant: str, stream: str) -> batches.Head | None:
         """Return the end of a stream, or None if it has no events."""
 
-    def heads(self, tenant: str, query: HeadQuery) -> list[Head]:
+    def heads(self, tenant: str, query: batches.HeadQuery) -> list[batches.Head]:
         """Return the ends of streams at one moment; the cost follows the answer."""
 
     def tenants(self, *, live: bool = False) -> list[str]:
@@ -70,16 +61,16 @@ class Journal(Protocol):
     def events_by_key(self, tenant: str, stream: str, key: str) -> list[StoredEvent]:
         """Return the events written under an idempotency key, or none."""
 
-    def select(self, tenant: str, query: RowQuery) -> list[RowWithStream]:
+    def select(self, tenant: str, query: batches.RowQuery) -> list[batches.RowWithStream]:
         """Return rows of a projection, each with its stream; the cost follows the answer."""
 
-    def sessions(self, tenant: str, query: SessionQuery) -> list[SessionRow]:
+    def sessions(self, tenant: str, query: batches.SessionQuery) -> list[batches.SessionRow]:
         """Return sessions, the most recently active first."""
 
     def idle_sessions(self, tenant: str, now: int, after: str, limit: int) -> list[str]:
         """Return streams of open sessions that have been idle for their timeout, in order of name."""
 
-    def lanes(self, tenant: str, sink: str | None = None) -> list[RowWithStream]:
+    def lanes(self, tenant: str, sink: str | None = None) -> list[batches.RowWithStream]:
         """Return the first effect of every lane, or of every lane of one sink, in order of sink and stream."""
 
     def hits(self, tenant: str, seqs: Sequence[int]) -> list[Hit]:

@@ -28,25 +28,11 @@ import msgspec
 from cozo_embedded import CozoDbPy  # type: ignore[import-untyped]
 from msgspec.structs import asdict
 
+from holdfast import errors
 from holdfast.core.entries import MAX_KEY_CHARS, edge_name
 from holdfast.core.journal.codec import decode, encode
 from holdfast.core.search.words import index_text
 from holdfast.core.values import is_interruption
-from holdfast.errors import (
-    Busy,
-    Closed,
-    Corrupt,
-    HoldfastError,
-    InvalidValue,
-    NewerSchema,
-    NotFound,
-    OutcomeUnknown,
-    ReadOnly,
-    Refused,
-    StorageFull,
-    Unavailable,
-    Unsupported,
-)
 from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
 from holdfast.sqlite.vectors import similarities
 from holdfast.system import ForkLock, renew_in_child
@@ -244,9 +230,9 @@ class CozoStore:
         Relations are `entry`, `edge` and `words`; a value is JSON text: `parse_json(value)`.
         """
         if not isinstance(script, str):
-            raise InvalidValue(f"A Datalog script must be text, not {type(script).__name__}.")
+            raise errors.InvalidValue(f"A Datalog script must be text, not {type(script).__name__}.")
         if _FORBIDDEN_READERS.search(script):
-            raise InvalidValue(
+            raise errors.InvalidValue(
                 "A Datalog script reads this database alone, so it takes no CsvReader and no JsonReader."
             )
         with self._open():
@@ -263,9 +249,11 @@ class CozoStore:
 
     def _open(self) -> AbstractContextManager[object]:
         if self._forked:
-            raise Closed("This store was opened before a fork. Open it again in this process, once it is closed there.")
+            raise errors.Closed(
+                "This store was opened before a fork. Open it again in this process, once it is closed there."
+            )
         if self._closed:
-            raise Closed
+            raise errors.Closed
         return self._lock.lock
 
 
@@ -276,7 +264,7 @@ def _entry_columns(entry: StoredEntry) -> dict[str, Any]:
     try:
         value = entry.value.decode()
     except UnicodeDecodeError:
-        raise InvalidValue("A value must be JSON, which is UTF-8.") from None
+        raise errors.InvalidValue("A value must be JSON, which is UTF-8.") from None
     return {
         "value": value,
         "written_at": entry.written_at,
@@ -298,7 +286,7 @@ def _entry_from_row(row: list[Any]) -> StoredEntry:
     try:
         return msgspec.convert(msgspec.msgpack.decode(rest) | named, StoredEntry)
     except (msgspec.MsgspecError, TypeError):
-        raise Corrupt("An entry in the Cozo database is damaged. Restore it from a backup.") from None
+        raise errors.Corrupt("An entry in the Cozo database is damaged. Restore it from a backup.") from None
 
 
 def _edge_params(edge: Edge) -> dict[str, str]:
@@ -359,11 +347,10 @@ class CozoSearch:
             self._engine.write("::index drop vector:near")
         if VECTOR_RELATIONS[0] in there:
             self._engine.write("::remove vector")
+        size = int(dimensions)
+        self._engine.write(f":create vector {{scope: String, key: String => expires_at: Int, v: <F32; {size}>}}")
         self._engine.write(
-            f":create vector {{scope: String, key: String => expires_at: Int, v: <F32; {int(dimensions)}>}}"
-        )
-        self._engine.write(
-            f"::hnsw create vector:near {{dim: {int(dimensions)}, m: 16, dtype: F32, fields: [v], "
+            f"::hnsw create vector:near {{dim: {size}, m: 16, dtype: F32, fields: [v], "
             "distance: Cosine, ef_construction: 64}"
         )
         self._engine.write(
@@ -453,14 +440,14 @@ ENGINES: Final = ("sqlite", "mem")
 IN_MEMORY: Final = ":memory:"
 
 _CODE = re.compile(r"\bcode:? (?:Some\()?(\d+)")
-_CODE_ERRORS: dict[int, tuple[type[HoldfastError], str]] = {
-    5: (Busy, "is locked by another process. Try again, or find the process that holds it."),
-    6: (Busy, "is locked by another process. Try again, or find the process that holds it."),
-    8: (ReadOnly, "cannot be written. Check the permissions of the file and of its folder."),
-    11: (Corrupt, "is damaged. Stop writing to it, and restore it from a backup."),
-    13: (StorageFull, "does not fit the disk any more, and nothing was written. Free space."),
-    14: (Unavailable, "cannot be opened. Check that it is a file, and the permissions of it and of its folder."),
-    26: (Corrupt, "is not a Cozo database. Give the path of one, or of a new file."),
+_CODE_ERRORS: dict[int, tuple[type[errors.HoldfastError], str]] = {
+    5: (errors.Busy, "is locked by another process. Try again, or find the process that holds it."),
+    6: (errors.Busy, "is locked by another process. Try again, or find the process that holds it."),
+    8: (errors.ReadOnly, "cannot be written. Check the permissions of the file and of its folder."),
+    11: (errors.Corrupt, "is damaged. Stop writing to it, and restore it from a backup."),
+    13: (errors.StorageFull, "does not fit the disk any more, and nothing was written. Free space."),
+    14: (errors.Unavailable, "cannot be opened. Check that it is a file, and the permissions of it and of its folder."),
+    26: (errors.Corrupt, "is not a Cozo database. Give the path of one, or of a new file."),
 }
 """The meanings of SQLite's codes: Cozo keeps its file with SQLite."""
 _IO_ERROR = 10
@@ -484,12 +471,12 @@ class CozoEngine:
 
     def __init__(self, path: str | os.PathLike[str], engine: str) -> None:
         if engine not in ENGINES:
-            raise InvalidValue(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}.")
+            raise errors.InvalidValue(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}.")
         text = os.fspath(path)
         if not isinstance(text, str) or not text:
-            raise InvalidValue(f"Give the path of a Cozo database as text, or {IN_MEMORY!r}.")
+            raise errors.InvalidValue(f"Give the path of a Cozo database as text, or {IN_MEMORY!r}.")
         if (engine == "mem") != (text == IN_MEMORY):
-            raise InvalidValue(
+            raise errors.InvalidValue(
                 f"engine='mem' goes with the path {IN_MEMORY!r}, and engine='sqlite' with that of a file."
             )
         self.durable = engine != "mem"
@@ -544,22 +531,22 @@ def _translate_errors(name: str, *, writes: bool = False, theirs: bool = False) 
         raise _failure(error, name, writes=writes, theirs=theirs) from None
 
 
-def _failure(error: BaseException, name: str, *, writes: bool, theirs: bool) -> HoldfastError:
+def _failure(error: BaseException, name: str, *, writes: bool, theirs: bool) -> errors.HoldfastError:
     words = _error_text(error)
     found = _CODE.search(words)
     code = int(found[1]) if found else 0
     if code == _IO_ERROR and writes:
-        return OutcomeUnknown(f"{name} failed while it was written. Open it again and read what is there.")
+        return errors.OutcomeUnknown(f"{name} failed while it was written. Open it again and read what is there.")
     if code in _CODE_ERRORS:
         kind, advice = _CODE_ERRORS[code]
         return kind(f"{name} {advice}")
     if "database closed" in words:
-        return Closed()
+        return errors.Closed()
     if theirs:
-        return InvalidValue(f"Cozo does not run this script: {words[:500]}")
+        return errors.InvalidValue(f"Cozo does not run this script: {words[:500]}")
     if words.startswith("Cannot convert") or isinstance(error, TypeError | ValueError):
-        return InvalidValue("Cozo cannot keep this value. Use text, numbers, bytes, lists and objects of those.")
-    return Corrupt(f"{name} cannot be read as holdfast wrote it. Restore it from a backup. {words[:200]}")
+        return errors.InvalidValue("Cozo cannot keep this value. Use text, numbers, bytes, lists and objects of those.")
+    return errors.Corrupt(f"{name} cannot be read as holdfast wrote it. Restore it from a backup. {words[:200]}")
 
 
 def _error_text(error: BaseException) -> str:
@@ -578,17 +565,19 @@ def _lock_file(path: Path, name: str) -> int | None:
     try:
         handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except (FileNotFoundError, NotADirectoryError, ValueError):
-        raise NotFound(f"There is no folder {path.parent}. Create it, or correct the path.") from None
+        raise errors.NotFound(f"There is no folder {path.parent}. Create it, or correct the path.") from None
     except OSError as error:
-        raise ReadOnly(f"{name} cannot be opened for writing: {error.strerror}. Check the permissions.") from None
+        raise errors.ReadOnly(
+            f"{name} cannot be opened for writing: {error.strerror}. Check the permissions."
+        ) from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
-        raise Busy(f"{name} is open already, and takes one process at a time. Close it there first.") from None
+        raise errors.Busy(f"{name} is open already, and takes one process at a time. Close it there first.") from None
     except OSError as error:
         os.close(handle)
-        raise Unsupported(
+        raise errors.Unsupported(
             f"The file system of {path} does not lock files ({error.strerror}). Use a local disk."
         ) from None
     return handle
@@ -609,7 +598,9 @@ def prepare_relations(engine: CozoEngine) -> None:
     there = relation_names(engine)
     foreign = sorted(there - _RELATIONS.keys() - set(VECTOR_RELATIONS))
     if foreign:
-        raise Refused(f"{engine.name} was made by something else: it has {foreign[0]!r}. Give the path of a new file.")
+        raise errors.Refused(
+            f"{engine.name} was made by something else: it has {foreign[0]!r}. Give the path of a new file."
+        )
     for name, script in _RELATIONS.items():
         if name not in there:
             engine.write(script)
@@ -617,4 +608,6 @@ def prepare_relations(engine: CozoEngine) -> None:
     if not known:
         engine.write(f"?[name, value] <- [['format', {STORE_FORMAT}], ['version', 0]] :put about {{name => value}}")
     elif known.get("format") != STORE_FORMAT:
-        raise NewerSchema(f"{engine.name} was written by a later release of holdfast. Upgrade holdfast to open it.")
+        raise errors.NewerSchema(
+            f"{engine.name} was written by a later release of holdfast. Upgrade holdfast to open it."
+        )

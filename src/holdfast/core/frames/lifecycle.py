@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast import errors
 from holdfast.core.frames.budgets import check_limits, compute_grant
 from holdfast.core.frames.stack import (
     ancestry,
@@ -22,19 +23,6 @@ from holdfast.core.frames.stack import (
     walk_leaf_first,
 )
 from holdfast.core.numbers import MAX_AMOUNT, check_number
-from holdfast.errors import (
-    Conflict,
-    DeadlineExceeded,
-    FrameSuspended,
-    HasLiveChildren,
-    HasOpenCalls,
-    InvalidTransition,
-    InvalidValue,
-    MaxDepthExceeded,
-    ParentNotActive,
-    ParentNotFound,
-    Refused,
-)
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft
 from holdfast.records.frames import ENDED_STATUSES, FrameLimits, FrameState, Limits, StreamState
@@ -74,12 +62,12 @@ def push(
     lender = line[-1]
     inherited = tightest_limits(line)
     if lender.depth >= inherited.depth:
-        raise MaxDepthExceeded(
+        raise errors.MaxDepthExceeded(
             f"Frame {lender.id} is at depth {lender.depth} and the limit is {inherited.depth}. "
             "Do the work in it, or push its root with a larger limits.depth."
         )
     if late := late_frames(line, now):
-        raise DeadlineExceeded(
+        raise errors.DeadlineExceeded(
             f"The deadline of frame {late[0].id} has passed, so nothing can be pushed below it. End it, or push a root."
         )
     granted = compute_grant(tokens, lender)
@@ -106,9 +94,11 @@ def push(
 def _active_ancestry(state: StreamState, parent_id: str) -> list[FrameState]:
     parent = state.frames.get(parent_id)
     if parent is None:
-        raise ParentNotFound(f"There is no live frame {parent_id} to push below. It has ended, or the id is wrong.")
+        raise errors.ParentNotFound(
+            f"There is no live frame {parent_id} to push below. It has ended, or the id is wrong."
+        )
     if parent.status == "suspended":
-        raise ParentNotActive(
+        raise errors.ParentNotActive(
             f"Frame {parent_id} is suspended, so nothing can be pushed below it. Resume it first.",
             before="suspended",
             after="waiting",
@@ -134,12 +124,12 @@ def update(
     if tokens is not None:
         check_number("tokens", tokens, least=0, most=MAX_AMOUNT)
         if frame.parent is not None or frame.outer is not None:
-            raise Refused("Only a root's tokens can be changed: a child's are lent by its parent.")
+            raise errors.Refused("Only a root's tokens can be changed: a child's are lent by its parent.")
         if frame.granted is None:
-            raise Refused(f"Frame {frame_id} has no token limit, so there is nothing to raise.")
+            raise errors.Refused(f"Frame {frame_id} has no token limit, so there is nothing to raise.")
         if tokens < frame.used + frame.reserved + frame.lent:
             held = f"{frame.used} used, {frame.reserved} reserved and {frame.lent} lent"
-            raise Refused(f"Frame {frame_id} needs more than {tokens} tokens: it has {held}.")
+            raise errors.Refused(f"Frame {frame_id} needs more than {tokens} tokens: it has {held}.")
     facts = frames.FrameUpdated(
         frame=frame_id, status=status, limits=bounds, deadline=deadline, granted=tokens, texts=content is not None
     )
@@ -153,11 +143,11 @@ def _resolve_limits(state: StreamState, frame: FrameState, asked: Limits) -> tup
     # Limits that were not asked for stay as they are, or at what the ancestors allow by now.
     limits = asked.apply_to(frame.limits if bound is None else clamp_limits(frame.limits, bound))
     if bound is not None and clamp_limits(limits, bound) != limits:
-        raise Refused(f"Frame {frame.id} cannot have larger limits than its ancestors: at most {bound}.")
+        raise errors.Refused(f"Frame {frame.id} cannot have larger limits than its ancestors: at most {bound}.")
     if limits.timeout_ms == frame.limits.timeout_ms:
         return limits, None
     if limits.timeout_ms is None:
-        raise Refused("A deadline that was given cannot be taken away. Give a larger timeout_ms.")
+        raise errors.Refused("A deadline that was given cannot be taken away. Give a larger timeout_ms.")
     pauses = 0 if frame.deadline is None else frame.deadline - frame.created_at - (frame.limits.timeout_ms or 0)
     own = frame.created_at + limits.timeout_ms + max(0, pauses)
     return limits, earliest_deadline(own, *(other.deadline for other in line))
@@ -165,23 +155,23 @@ def _resolve_limits(state: StreamState, frame: FrameState, asked: Limits) -> tup
 
 def _check_transition(state: StreamState, frame: FrameState, status: str) -> None:
     if status in ("completed", "failed", "cancelled"):
-        raise InvalidTransition(f"Use pop_frame to end a frame as {status}.", before=frame.status, after=status)
+        raise errors.InvalidTransition(f"Use pop_frame to end a frame as {status}.", before=frame.status, after=status)
     if status == "suspended":
-        raise InvalidTransition(
+        raise errors.InvalidTransition(
             f"Frame {frame.id} is {frame.status}. Use suspend_frame and resume_frame.",
             before=frame.status,
             after=status,
         )
     if status not in ("active", "waiting"):
-        raise InvalidValue(f"{status!r} is not a status. A live frame is active, waiting or suspended.")
+        raise errors.InvalidValue(f"{status!r} is not a status. A live frame is active, waiting or suspended.")
     if status == "active" and has_live_children(state.frames, frame):
-        raise HasLiveChildren(f"Frame {frame.id} waits for its children and cannot be active before they end.")
+        raise errors.HasLiveChildren(f"Frame {frame.id} waits for its children and cannot be active before they end.")
 
 
 def pop(states: States, stream: str, frame_id: str, status: str, content: frames.OutcomeContent) -> Drafts:
     """End a frame. Failing or cancelling it cancels everything below it, leaf first, in every stream."""
     if not isinstance(status, str) or status not in ENDED_STATUSES:
-        raise InvalidValue(f"A frame ends as completed, failed or cancelled, not as {status!r}.")
+        raise errors.InvalidValue(f"A frame ends as completed, failed or cancelled, not as {status!r}.")
     state = states[stream]
     frame = live_frame(state, frame_id)
     if status == "completed":
@@ -200,13 +190,13 @@ def pop(states: States, stream: str, frame_id: str, status: str, content: frames
 def _check_completable(state: StreamState, frame: FrameState) -> None:
     if frame.status == "suspended":
         assert frame.question is not None
-        raise FrameSuspended(
+        raise errors.FrameSuspended(
             f"Frame {frame.id} waits for an answer to question {frame.question.id}. Resume it with one, or cancel it.",
             question=frame.question.id,
         )
     if has_live_children(state.frames, frame):
         live = [child.id for child in children(state.frames, frame.id)] + list(frame.away)
-        raise HasLiveChildren(
+        raise errors.HasLiveChildren(
             f"Frame {frame.id} has live children ({', '.join(live)}). Complete them first, or fail or cancel the "
             "frame, which cancels them too.",
             before=frame.status,
@@ -214,7 +204,7 @@ def _check_completable(state: StreamState, frame: FrameState) -> None:
         )
     if frame.calls:
         names = ", ".join(f"{call.kind} {call.name or ''}".strip() for call in frame.calls.values())
-        raise HasOpenCalls(
+        raise errors.HasOpenCalls(
             f"Frame {frame.id} has begun calls that were not ended ({names}). End them, or fail or cancel the frame.",
             before=frame.status,
             after="completed",
@@ -242,7 +232,7 @@ def _cancel_below(states: States, stream: str, frame: FrameState, drafts: Drafts
         child = states[other].frames.get(child_id)
         if child is None:
             # The states of two streams may be of different moments; then they must be loaded again.
-            raise Conflict(f"Frame {child_id} began or ended meanwhile, in another process. Try again.")
+            raise errors.Conflict(f"Frame {child_id} began or ended meanwhile, in another process. Try again.")
         below, spent = _cancel_below(states, other, child, drafts)
         end = _pop_draft(states[other], replace(child, usage=below, used=spent), "cancelled", None, drafts)
         drafts[other].append(end)

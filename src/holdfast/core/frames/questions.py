@@ -11,6 +11,7 @@ from typing import get_args
 
 from msgspec.structs import replace
 
+from holdfast import errors
 from holdfast.core.frames.budgets import check_available
 from holdfast.core.frames.stack import (
     ancestry,
@@ -20,16 +21,6 @@ from holdfast.core.frames.stack import (
     live_frame,
     running_deadline,
     walk_leaf_first,
-)
-from holdfast.errors import (
-    AlreadyAnswered,
-    FrameSuspended,
-    HasLiveChildren,
-    InvalidTransition,
-    InvalidValue,
-    QuestionExpired,
-    QuestionNotFound,
-    Refused,
 )
 from holdfast.records.events import frames
 from holdfast.records.events.envelope import Draft
@@ -58,19 +49,19 @@ def suspend(
     check_question(facts)
     frame = live_frame(state, facts.frame)
     if frame.question is not None:
-        raise FrameSuspended(
+        raise errors.FrameSuspended(
             f"Frame {frame.id} is suspended already, by question {frame.question.id}. One frame, one question.",
             question=frame.question.id,
         )
     below_it = list(walk_leaf_first(state.frames, frame.id))
     away = [child for other in (*below_it, frame) for child in other.away]
     if away and not leave_away:
-        raise HasLiveChildren(
+        raise errors.HasLiveChildren(
             f"Frame {frame.id} has live children in other streams ({', '.join(away)}). Suspend those themselves."
         )
     under = [other for other in below_it if other.question is None]
     if under and not subtree:
-        raise HasLiveChildren(
+        raise errors.HasLiveChildren(
             f"Frame {frame.id} has live children. Suspend the one that waits, or pass subtree=True to suspend all.",
             before=frame.status,
             after="suspended",
@@ -111,13 +102,15 @@ def _suspension_draft(
 def check_question(facts: frames.FrameSuspendedFacts) -> None:
     """Check the kind, expiry and timer of a question."""
     if facts.kind not in QUESTION_KINDS:
-        raise InvalidValue(f"{facts.kind!r} is not a kind of question. Known kinds: {', '.join(QUESTION_KINDS)}.")
+        raise errors.InvalidValue(
+            f"{facts.kind!r} is not a kind of question. Known kinds: {', '.join(QUESTION_KINDS)}."
+        )
     if facts.on_expiry is not None and facts.on_expiry not in EXPIRY_POLICIES:
-        raise InvalidValue(f"on_expiry must be one of {', '.join(EXPIRY_POLICIES)}, not {facts.on_expiry!r}.")
+        raise errors.InvalidValue(f"on_expiry must be one of {', '.join(EXPIRY_POLICIES)}, not {facts.on_expiry!r}.")
     if facts.on_expiry is not None and facts.expires_at is None:
-        raise InvalidValue("on_expiry needs an expiry. Pass expires_ms as well.")
+        raise errors.InvalidValue("on_expiry needs an expiry. Pass expires_ms as well.")
     if (facts.until is None) == (facts.kind == "timer"):
-        raise InvalidValue("A timer needs `until`, and only a timer has it.")
+        raise errors.InvalidValue("A timer needs `until`, and only a timer has it.")
 
 
 def answer(
@@ -133,13 +126,13 @@ def answer(
     """Answer a question, once; the owner of the frame goes on with it."""
     question = open_question(state, frame_id, question_id)
     if question.within is not None:
-        raise Refused(f"Question {question_id} is part of question {question.within}. Answer that one.")
+        raise errors.Refused(f"Question {question_id} is part of question {question.within}. Answer that one.")
     if question.answer is not None:
-        raise AlreadyAnswered(f"Question {question_id} was answered already. Resume its frame.")
+        raise errors.AlreadyAnswered(f"Question {question_id} was answered already. Resume its frame.")
     if question.kind in ANSWER_REQUIRED and approved is None and (content is None or content.payload is None):
-        raise InvalidValue(f"Question {question_id} needs an answer: approve=True or False, or a payload.")
+        raise errors.InvalidValue(f"Question {question_id} needs an answer: approve=True or False, or a payload.")
     if is_expired(question, now) and (via == "token" or question.on_expiry != "keep"):
-        raise QuestionExpired(
+        raise errors.QuestionExpired(
             f"Question {question_id} expired {now - (question.expires_at or 0)} ms ago. Issue a new token or ask again."
         )
     edited = content is not None and content.arguments is not None
@@ -153,11 +146,13 @@ def reissue(
     """Issue a new link token, which expires with the question, or as given; the earlier one becomes void."""
     question = open_question(state, frame_id, question_id)
     if expires_at is None and is_expired(question, now):
-        raise QuestionExpired(f"Question {question_id} has expired. Give its new token a time: expires_ms=….")
+        raise errors.QuestionExpired(f"Question {question_id} has expired. Give its new token a time: expires_ms=….")
     if question.within is not None:
-        raise Refused(f"Question {question_id} is part of question {question.within}. Issue a token for that one.")
+        raise errors.Refused(
+            f"Question {question_id} is part of question {question.within}. Issue a token for that one."
+        )
     if question.answer is not None:
-        raise AlreadyAnswered(f"Question {question_id} was answered already and needs no token.")
+        raise errors.AlreadyAnswered(f"Question {question_id} was answered already and needs no token.")
     expires = question.expires_at if expires_at is None else expires_at
     facts = frames.QuestionReissued(frame=frame_id, question=question_id, token=token_hash, expires_at=expires)
     return [Draft(type="question.reissued", facts=facts)]
@@ -168,20 +163,20 @@ def resume(state: StreamState, frame_id: str, *, now: int) -> list[Draft]:
     frame = live_frame(state, frame_id)
     question = frame.question
     if question is None:
-        raise InvalidTransition(
+        raise errors.InvalidTransition(
             f"Frame {frame_id} is {frame.status}, not suspended. There is nothing to resume.",
             before=frame.status,
             after="active",
         )
     if question.within is not None:
-        raise Refused(
+        raise errors.Refused(
             f"Frame {frame_id} was suspended with its parent, by question {question.within}. Resume that one."
         )
     line = ancestry(state.frames, frame_id)[:-1]
     for above in line:
         if above.question is not None:
             # It gave its unused grant back, so it has no tokens to lend.
-            raise FrameSuspended(
+            raise errors.FrameSuspended(
                 f"Frame {above.id} above it waits for an answer to question {above.question.id}. Resume that one.",
                 question=above.question.id,
             )
@@ -228,7 +223,7 @@ def open_question(state: StreamState, frame_id: str, question_id: str) -> Questi
     """Return the open question of a live frame."""
     frame = state.frames.get(frame_id)
     if frame is None or frame.question is None or frame.question.id != question_id:
-        raise QuestionNotFound(f"Question {question_id} is not open: its frame was resumed or has ended.")
+        raise errors.QuestionNotFound(f"Question {question_id} is not open: its frame was resumed or has ended.")
     return frame.question
 
 
@@ -247,7 +242,7 @@ def check_options(options: Sequence[str] | None, recommended: str | None) -> lis
     if options is None:
         return None
     if not isinstance(options, list | tuple) or not all(isinstance(option, str) for option in options):
-        raise InvalidValue("options must be a list of texts.")
+        raise errors.InvalidValue("options must be a list of texts.")
     if recommended is not None and recommended not in options:
-        raise InvalidValue(f"{recommended!r} is recommended and not among the options.")
+        raise errors.InvalidValue(f"{recommended!r} is recommended and not among the options.")
     return list(options)

@@ -14,16 +14,7 @@ from holdfast.flow.frames.read import parse_id
 from holdfast.flow.journal import telemetry
 from holdfast.flow.journal.append import ChangeResult, redact_as_configured
 from holdfast.ports import Env
-from holdfast.records.events.calls import (
-    CallContent,
-    CallFailed,
-    ModelRequested,
-    ModelResponded,
-    RunRequested,
-    RunReturned,
-    ToolRequested,
-    ToolReturned,
-)
+from holdfast.records.events import calls as event_calls
 from holdfast.records.ids import own_key, ulid_text
 from holdfast.records.usage import Usage
 
@@ -39,8 +30,8 @@ def begin_model_call(
 ) -> str:
     """Journal that a model is about to be called, and return the call's id."""
     call = ulid_text(env.ids.ulid())
-    content = None if request is None else redact_as_configured(env, CallContent(arguments=request))
-    facts = ModelRequested(call=call, frame=frame, model=model, if_interrupted=if_interrupted)
+    content = None if request is None else redact_as_configured(env, event_calls.CallContent(arguments=request))
+    facts = event_calls.ModelRequested(call=call, frame=frame, model=model, if_interrupted=if_interrupted)
     same = match_event("model.requested", content, frame=frame, model=model, if_interrupted=if_interrupted)
     begin, now = calls.begin_call, env.clock.now_ms
     changed = change_frame(env, frame, lambda state: begin(state, facts, content, now()), key=key, same=same)
@@ -69,9 +60,11 @@ def end_model_call(
     content = redact_as_configured(env, _call_content(response=response, provider_id=provider_id, error=error))
     type_name = "model.responded" if error is None else "model.failed"
     code = None if error is None else _error_code(content.error)
-    facts: calls.CallEnd = ModelResponded(call=call, frame=frame, usage=record, finish=finish, doubtful=doubtful)
+    facts: calls.CallEnd = event_calls.ModelResponded(
+        call=call, frame=frame, usage=record, finish=finish, doubtful=doubtful
+    )
     if code is not None:
-        facts = CallFailed(call=call, frame=frame, usage=record, error=code, retryable=retryable)
+        facts = event_calls.CallFailed(call=call, frame=frame, usage=record, error=code, retryable=retryable)
     changed = _end_call(env, facts, content, match_event(type_name, content, frame=frame, call=call, usage=record))
     telemetry.end_span(env, call, usage=record, finish=finish, error=code)
     return changed
@@ -90,7 +83,7 @@ def begin_tool_call(
     """Journal that a tool is about to be called; return the call's id, which is also its idempotency key."""
     call = ulid_text(env.ids.ulid())
     content = redact_as_configured(env, _call_content(arguments=arguments, provider_id=provider_id))
-    facts = ToolRequested(call=call, frame=frame, name=name, if_interrupted=if_interrupted)
+    facts = event_calls.ToolRequested(call=call, frame=frame, name=name, if_interrupted=if_interrupted)
     same = match_event("tool.requested", content, frame=frame, name=name, if_interrupted=if_interrupted)
     begin, now = calls.begin_call, env.clock.now_ms
     changed = change_frame(env, frame, lambda state: begin(state, facts, content, now()), key=key, same=same)
@@ -116,13 +109,13 @@ def end_tool_call(
         "interrupted": interrupted,
         "tokens": tokens,
     }
-    return _end_call(env, ToolReturned(**known), content, match_event("tool.returned", content, **known))
+    return _end_call(env, event_calls.ToolReturned(**known), content, match_event("tool.returned", content, **known))
 
 
 def begin_run(env: Env, frame: str, name: str, if_interrupted: str) -> str:
     """Journal that a memoised step is about to run."""
     call = ulid_text(env.ids.ulid())
-    facts = RunRequested(call=call, frame=frame, name=name, if_interrupted=if_interrupted)
+    facts = event_calls.RunRequested(call=call, frame=frame, name=name, if_interrupted=if_interrupted)
     changed = change_frame(env, frame, lambda state: calls.begin_call(state, facts, None, env.clock.now_ms()))
     return str(changed.last_facts("run.requested").call)
 
@@ -130,7 +123,7 @@ def begin_run(env: Env, frame: str, name: str, if_interrupted: str) -> str:
 def end_run(env: Env, frame: str, call: str, *, value: Any = None, error: str | None = None, key: str) -> ChangeResult:
     """Journal a memoised step's outcome. Only success takes the key, so that a failed step can run again."""
     content = redact_as_configured(env, _call_content(value=value, error=error))
-    facts = RunReturned(call=call, frame=frame, failed=error is not None)
+    facts = event_calls.RunReturned(call=call, frame=frame, failed=error is not None)
     same, key_if_done = match_event("run.returned", content, frame=frame, call=call), None if facts.failed else key
     return change_frame(env, frame, lambda state: calls.end_call(state, facts, content), key=key_if_done, same=same)
 
@@ -140,7 +133,7 @@ def outcome_key(call: str) -> str:
     return own_key(call, "end")
 
 
-def _end_call(env: Env, facts: calls.CallEnd, content: CallContent | None, same: Any) -> ChangeResult:
+def _end_call(env: Env, facts: calls.CallEnd, content: event_calls.CallContent | None, same: Any) -> ChangeResult:
     parse_id(facts.call, "call")
     key = outcome_key(facts.call)
     try:
@@ -149,9 +142,9 @@ def _end_call(env: Env, facts: calls.CallEnd, content: CallContent | None, same:
         raise CallNotFound(f"Call {facts.call} was ended already, with another outcome. One call has one.") from None
 
 
-def _call_content(**given: Any) -> CallContent | None:
+def _call_content(**given: Any) -> event_calls.CallContent | None:
     known = {name: value for name, value in given.items() if value is not None}
-    return CallContent(**known) if known else None
+    return event_calls.CallContent(**known) if known else None
 
 
 def _error_code(error: str) -> str:

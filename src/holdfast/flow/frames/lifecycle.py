@@ -12,20 +12,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from holdfast import errors
 from holdfast.core.frames import budgets, evidence, lifecycle
 from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.numbers import is_number
-from holdfast.errors import (
-    Conflict,
-    Draining,
-    DuplicateFrame,
-    FrameEnded,
-    FrameNotFound,
-    InvalidValue,
-    ParentNotActive,
-    ParentNotFound,
-    VersionConflict,
-)
 from holdfast.flow.frames.read import (
     content_field,
     find_frame_row,
@@ -54,9 +44,9 @@ def check_goal(content: frames.GoalContent, *, required: bool = False) -> None:
     """Refuse an empty goal, a missing one if it is required, and invalid metadata."""
     given = content.goal is not None or required
     if given and (not isinstance(content.goal, str) or not content.goal.strip()):
-        raise InvalidValue("A frame's goal must be a text that says what it is for.")
+        raise errors.InvalidValue("A frame's goal must be a text that says what it is for.")
     if content.metadata is not None and not isinstance(content.metadata, dict):
-        raise InvalidValue("metadata must be an object with names.")
+        raise errors.InvalidValue("metadata must be an object with names.")
 
 
 def match_event(type_name: str, content: Content | None = None, **facts: Any) -> Callable[[list[Event]], bool]:
@@ -100,15 +90,15 @@ def change_frame(
 def check_live(env: Env, state: StreamState, frame_id: str, expected: int | None = None) -> FrameState:
     """Return a live frame; refuse one that has ended, or that is not at the expected version."""
     if expected is not None and not is_number(expected):
-        raise InvalidValue(f"expected_version must be a version, not {expected!r}.")
+        raise errors.InvalidValue(f"expected_version must be a version, not {expected!r}.")
     frame = state.frames.get(frame_id)
     if frame is None:
         status = str(find_frame_row(env, frame_id)[1]["status"])
         if status in LIVE_STATUSES:
-            raise FrameNotFound(f"Frame {frame_id} is not in the state of its stream. Try again.")
-        raise FrameEnded(f"Frame {frame_id} is {status}, and that is final. Push a new one.", before=status)
+            raise errors.FrameNotFound(f"Frame {frame_id} is not in the state of its stream. Try again.")
+        raise errors.FrameEnded(f"Frame {frame_id} is {status}, and that is final. Push a new one.", before=status)
     if expected is not None and frame.version != expected:
-        raise VersionConflict(f"Frame {frame_id}", expected, frame.version)
+        raise errors.VersionConflict(f"Frame {frame_id}", expected, frame.version)
     return frame
 
 
@@ -137,7 +127,7 @@ def push_frame(
 ) -> str:
     """Push a new frame and return its id. With a key or an id of the caller's, a second call returns the first id."""
     if env.leases.draining:
-        raise Draining
+        raise errors.Draining
     check_goal(content, required=True)
     if limits is not None:
         budgets.check_limits(limits)
@@ -172,7 +162,7 @@ def push_frame(
     same = _match_push(content, parent, tokens, limits, names)
     try:
         changed = decide_and_append(env, streams, decide, key=key, same=same)
-    except ParentNotFound:
+    except errors.ParentNotFound:
         raise _explain_parent(env, str(parent)) from None
     made = str(changed.last_facts("frame.pushed").frame)
     env.states.frame_streams.put((env.tenant, made), home)
@@ -186,20 +176,18 @@ def _home_stream(stream: str | None, above: tuple[str, str] | None) -> str:
     if stream is not None:
         return stream
     if above is None:
-        raise InvalidValue("A frame needs a scope to live in, or a parent.")
+        raise errors.InvalidValue("A frame needs a scope to live in, or a parent.")
     return above[0]
 
 
 def _check_inherit(given: Sequence[str], parent: str | None) -> tuple[str, ...]:
     names = evidence.check_handle_names(given)
     if names and parent is None:
-        raise InvalidValue("Only a child inherits evidence. Name its parent, or attach it to the new frame.")
+        raise errors.InvalidValue("Only a child inherits evidence. Name its parent, or attach it to the new frame.")
     return names
 
 
-def _inherit_handles(
-    env: Env, states: States, above: tuple[str, str], frame: str, names: tuple[str, ...]
-) -> list[Draft]:
+def _inherit_handles(env: Env, states: States, above: tuple[str, str], frame: str, names: Sequence[str]) -> list[Draft]:
     """Return the handles that a child inherits; the content that they point to is not copied."""
     stream, parent = above
     drafts = []
@@ -232,13 +220,13 @@ def _parent_stream(env: Env, parent: str) -> str:
     parse_id(parent, "parent frame")
     try:
         return find_frame_stream(env, parent)
-    except FrameNotFound:
-        raise ParentNotFound(f"There is no frame {parent} to push below. Check its id and the tenant.") from None
+    except errors.FrameNotFound:
+        raise errors.ParentNotFound(f"There is no frame {parent} to push below. Check its id and the tenant.") from None
 
 
-def _explain_parent(env: Env, parent: str) -> ParentNotActive:
+def _explain_parent(env: Env, parent: str) -> errors.ParentNotActive:
     status = str(find_frame_row(env, parent)[1]["status"])
-    return ParentNotActive(
+    return errors.ParentNotActive(
         f"Frame {parent} is {status}, so nothing can be pushed below it. Push below a live frame, or a new root.",
         before=status,
         after="waiting",
@@ -249,12 +237,12 @@ def _is_pushed(env: Env, frame_id: str, content: frames.GoalContent, parent: str
     """Return True if this very frame exists; refuse another frame with its id."""
     try:
         stream, row = find_frame_row(env, frame_id)
-    except FrameNotFound:
+    except errors.FrameNotFound:
         return False
     pushed = read_event(env, stream, int(row["pushed_version"]))  # type: ignore[arg-type]
     if pushed is not None and (pushed.facts.parent or pushed.facts.outer) == parent and has_content(pushed, content):
         return True
-    raise DuplicateFrame(f"Frame {frame_id} exists and is not the same. Use a new id, or none.")
+    raise errors.DuplicateFrame(f"Frame {frame_id} exists and is not the same. Use a new id, or none.")
 
 
 def update_frame(
@@ -354,7 +342,7 @@ def pop_frame(
     try:
         same = match_event("frame.popped", content, frame=frame_id, status=status)
         changed = decide_and_append(env, (stream,), decide, key=key, same=same, needs=needs)
-    except FrameEnded:
+    except errors.FrameEnded:
         if _has_ended_as(env, frame_id, status, content):
             return None
         raise
@@ -380,7 +368,7 @@ def _add_clocks(env: Env, stream: str, state: StreamState, events: list[Draft]) 
     if all(event.type == "child.settled" for event in events):
         try:
             env.leases.epoch(env.tenant, stream, state)
-        except Conflict:
+        except errors.Conflict:
             return events
     return add_clock_events(state, events, env.clock.now_ms())
 

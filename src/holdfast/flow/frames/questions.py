@@ -143,9 +143,8 @@ def answer_question(
     def decide(states: States) -> Drafts:
         _check_token(rules.open_question(states[stream], frame_id, question_id), token)
         state, now = states[stream], env.clock.now_ms()
-        return {
-            stream: rules.answer(state, frame_id, question_id, via=via, approved=approved, content=content, now=now)
-        }
+        drafts = rules.answer(state, frame_id, question_id, via=via, approved=approved, content=content, now=now)
+        return {stream: drafts}
 
     same = match_event("question.answered", content, question=question_id, approved=approved)
     try:

@@ -30,14 +30,8 @@ from holdfast.records.scope import MAIN_THREAD, Scope, parse_scope
 PAGE = 256
 _GOAL_TEXTS = ("goal", "inputs", "metadata")
 _OUTCOME_TEXTS = ("summary", "error", "value")
-_FRAME_TABLES = (
-    "frame_handles",
-    "frame_results",
-    "frame_reservations",
-    "frame_calls",
-    "frame_children",
-    "suspended_frames",
-)
+_PARTS = ("frame_handles", "frame_results", "frame_reservations", "frame_calls", "frame_children", "suspended_frames")
+"""The tables with what belongs to a frame."""
 
 
 def parse_id(text: object, what: str = "frame") -> bytes:
@@ -157,7 +151,7 @@ def _read_ended_frame(env: Env, frame_id: str) -> FrameInfo:
     with env.journal.snapshot():
         stream, row = find_frame_row(env, frame_id)
         rows: dict[str, list[Row]] = {"frames": [row]}
-        for table in _FRAME_TABLES:
+        for table in _PARTS:
             found = env.journal.select(env.tenant, RowQuery(table=table, column="frame_id", value=raw, limit=1_000_000))
             rows[table] = [part for _, part in found]
         frame = build_state(Head(id=0, stream=stream, version=0, hash=b""), rows).frames[frame_id]

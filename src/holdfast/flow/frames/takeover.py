@@ -11,22 +11,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from holdfast import errors
 from holdfast.core.frames import stack
 from holdfast.core.frames.next_step import FrameStep, interruption_policy, next_steps
 from holdfast.core.frames.questions import ANSWER_REQUIRED
 from holdfast.core.frames.stack import leaves
-from holdfast.errors import (
-    ActorBusy,
-    FrameSuspended,
-    HoldfastError,
-    InvalidTransition,
-    InvalidValue,
-    NotOwner,
-    OutcomeUnknown,
-    StaleEpoch,
-    Unavailable,
-    Waiting,
-)
 from holdfast.flow.frames.read import content_field, describe_frame, load_current_state, read_event, read_frame
 from holdfast.flow.journal.append import Drafts, States, decide_and_append, load_state
 from holdfast.ports import Env
@@ -65,7 +54,7 @@ def join_lease(env: Env, stream: str) -> int:
     if state.holder != env.leases.process.name:
         state = load_current_state(env, stream)
     if state.holder != env.leases.process.name:
-        raise ActorBusy  # Another process with the same key was faster.
+        raise errors.ActorBusy  # Another process with the same key was faster.
     env.leases.add_user(env.tenant, stream, state.epoch)
     return state.epoch
 
@@ -84,7 +73,7 @@ def release_stream(env: Env, stream: str, epoch: int) -> None:
 def check_on_error(on_error: str) -> str:
     """Refuse an unknown policy for errors that leave a block."""
     if on_error not in ON_ERROR:
-        raise InvalidValue(f"on_error must be one of {', '.join(ON_ERROR)}, not {on_error!r}.")
+        raise errors.InvalidValue(f"on_error must be one of {', '.join(ON_ERROR)}, not {on_error!r}.")
     return on_error
 
 
@@ -97,7 +86,9 @@ def read_status(env: Env, stream: str, frame: str) -> str:
 def claim_block(env: Env, frame: str) -> None:
     """Claim a frame for one block of this process."""
     if not env.leases.enter_block(env.tenant, frame):
-        raise ActorBusy(f"Frame {frame} is at work in another block of this process. Wait for it, or use another key.")
+        raise errors.ActorBusy(
+            f"Frame {frame} is at work in another block of this process. Wait for it, or use another key."
+        )
 
 
 def release_lease(env: Env, stream: str, epoch: int, error: BaseException | None) -> None:
@@ -114,9 +105,11 @@ def is_interruption(error: Exception, status: str) -> bool:
     """Return True if the work itself did not fail: it waits, the client shuts down, or the write failed for now."""
     if isinstance(error, ExceptionGroup):  # A task group wraps the errors of its tasks.
         return all(is_interruption(part, status) for part in error.exceptions)
-    if isinstance(error, Unavailable | OutcomeUnknown | StaleEpoch | NotOwner):
+    if isinstance(error, errors.Unavailable | errors.OutcomeUnknown | errors.StaleEpoch | errors.NotOwner):
         return True
-    waits = isinstance(error, Waiting) or (isinstance(error, InvalidTransition) and error.before == "suspended")
+    waits = isinstance(error, errors.Waiting) or (
+        isinstance(error, errors.InvalidTransition) and error.before == "suspended"
+    )
     return waits and status in ("suspended", "waiting")
 
 
@@ -135,7 +128,7 @@ def check_not_suspended(env: Env, stream: str, frame: str, key: str | None) -> N
         return
     own = frame_key(frame, key)
     if own is None or not env.journal.events_by_key(env.tenant, stream, own):
-        raise FrameSuspended(
+        raise errors.FrameSuspended(
             f"Frame {frame} waits for an answer to question {live.question.id}. Leave its block, and run it "
             "again once there is one.",
             question=live.question.id,
@@ -154,7 +147,7 @@ def release_claims(env: Env) -> None:
     for tenant, stream in list(env.leases.claims):
         try:
             release_actor(replace(env, tenant=tenant, user=None), stream)
-        except HoldfastError:
+        except errors.HoldfastError:
             continue  # The next owner watches it for the length of a lease.
 
 
@@ -252,10 +245,9 @@ def _list_frame_work(env: Env, stream: str, state: StreamState, frame: FrameStat
 
 def _waiting_calls(state: StreamState, frame: FrameState) -> set[str]:
     """Return calls whose own frame, or everything below it, is suspended: they are listed there, not as interrupted."""
-    own = [call for call in frame.calls if call in state.frames and state.frames[call].parent == frame.id]
-    return {
-        call for call in own if state.frames[call].question is not None or stack.is_all_suspended(state.frames, call)
-    }
+    live = state.frames
+    own = [call for call in frame.calls if call in live and live[call].parent == frame.id]
+    return {call for call in own if live[call].question is not None or stack.is_all_suspended(live, call)}
 
 
 def _describe_suspension(env: Env, stream: str, step: FrameStep, goal: str) -> PendingWork:

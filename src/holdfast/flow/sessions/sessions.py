@@ -36,20 +36,9 @@ from holdfast.flow.sessions.summaries import delete_passages, list_flushed, list
 from holdfast.ports import EndedConversation, Env
 from holdfast.records.batches import Artifact, HeadQuery, RowQuery, SessionQuery
 from holdfast.records.entries import EntryPageQuery
+from holdfast.records.events import sessions as said
 from holdfast.records.events.envelope import ERASED, Draft
 from holdfast.records.events.journal import ReasonContent
-from holdfast.records.events.sessions import (
-    SESSION_TEXTS,
-    SessionClosedFacts,
-    SessionClosing,
-    SessionContent,
-    SessionOffered,
-    SessionOpened,
-    SharedSegment,
-    ThreadAdded,
-    ThreadEnded,
-    ThreadOpened,
-)
 from holdfast.records.events.state import StateDeleted
 from holdfast.records.frames import StreamState
 from holdfast.records.ids import SessionId, check_id, ulid_text
@@ -116,8 +105,8 @@ def open_session(env: Env, id: str, thread: str, given: SessionSettings, *, crea
             return {session: own}
         if now is not None and now.status in ("closing", "closed") and not is_reset(env, session, now):
             raise SessionClosed(f"Session {id!r} was closed and takes no new threads.")
-        own.append(Draft(type="thread.added", facts=ThreadAdded(thread=thread)))
-        return {session: own, line: [Draft(type="thread.opened", facts=ThreadOpened()), *new_thread_drafts(now)]}
+        own.append(Draft(type="thread.added", facts=said.ThreadAdded(thread=thread)))
+        return {session: own, line: [Draft(type="thread.opened", facts=said.ThreadOpened()), *new_thread_drafts(now)]}
 
     decide_and_append(env, (session, line), decide, artifacts=() if tools is None else (tools,))
     found = load_current_state(env, session).session
@@ -131,10 +120,10 @@ def new_thread_drafts(known: SessionState | None) -> list[Draft]:
         return []
     drafts: list[Draft] = []
     if known.generation:
-        drafts.append(Draft(type="thread.opened", facts=ThreadOpened(generation=known.generation)))
+        drafts.append(Draft(type="thread.opened", facts=said.ThreadOpened(generation=known.generation)))
     if known.status != "open":
         # All other threads were reset in the same way: the first message in any of them restarts the session.
-        drafts.append(Draft(type="thread.ended", facts=ThreadEnded(reset=True)))
+        drafts.append(Draft(type="thread.ended", facts=said.ThreadEnded(reset=True)))
     return drafts
 
 
@@ -159,7 +148,7 @@ def _check_settings(env: Env, given: SessionSettings) -> SessionSettings:
         raise InvalidValue("metadata must be a mapping of plain data.")
     if env.redact is None:
         return given
-    texts = {name: redact.redact_value(env.redact, getattr(given, name)) for name in SESSION_TEXTS}
+    texts = {name: redact.redact_value(env.redact, getattr(given, name)) for name in said.SESSION_TEXTS}
     return replace(given, **texts)
 
 
@@ -167,7 +156,7 @@ def _diff_settings(
     env: Env, stream: str, known: SessionState, given: SessionSettings, tools: Artifact | None
 ) -> SessionSettings | None:
     """Return the given settings that differ from the stored ones; None if none does."""
-    wanted = {name: value for name in SESSION_TEXTS[1:] if (value := getattr(given, name)) is not None}
+    wanted = {name: value for name in said.SESSION_TEXTS[1:] if (value := getattr(given, name)) is not None}
     texts = session_texts(env, stream, known, tuple(wanted))
     different: dict[str, Any] = {name: value for name, value in wanted.items() if texts.get(name) != value}
     different.update(_diff_prompt(env, stream, known, given))
@@ -200,8 +189,8 @@ def _diff_prompt(env: Env, stream: str, known: SessionState, given: SessionSetti
 
 def _settings_draft(type_name: str, given: SessionSettings, tools: Artifact | None, env: Env) -> Draft:
     name = None if tools is None or given.tools is None else tools.name.hex()
-    texts = {text: getattr(given, text) for text in SESSION_TEXTS if getattr(given, text) is not None}
-    facts = SessionOpened(
+    texts = {text: getattr(given, text) for text in said.SESSION_TEXTS if getattr(given, text) is not None}
+    facts = said.SessionOpened(
         model=given.model,
         tokenizer=None if given.tokenizer is None else env.models.tokenizer(given.tokenizer).name,
         tools=name,
@@ -210,7 +199,7 @@ def _settings_draft(type_name: str, given: SessionSettings, tools: Artifact | No
         own=given.own,
         artifacts=() if name is None else (name,),
     )
-    return Draft(type=type_name, facts=facts, content=SessionContent(**texts) if texts else None)
+    return Draft(type=type_name, facts=facts, content=said.SessionContent(**texts) if texts else None)
 
 
 def settings_write(env: Env, stream: str, given: SessionSettings) -> SessionWrite:
@@ -227,7 +216,9 @@ def settings_write(env: Env, stream: str, given: SessionSettings) -> SessionWrit
     return SessionWrite(drafts=drafts, artifacts=() if tools is None else (tools,), model=given.model)
 
 
-def session_texts(env: Env, stream: str, known: SessionState, names: Sequence[str] = SESSION_TEXTS) -> dict[str, Any]:
+def session_texts(
+    env: Env, stream: str, known: SessionState, names: Sequence[str] = said.SESSION_TEXTS
+) -> dict[str, Any]:
     """Return the system prompt, title and metadata of a session, leaving out erased ones."""
     versions = {name: version for name in names if (version := getattr(known, name)) is not None}
     events = {version: read_event(env, stream, version) for version in set(versions.values())}
@@ -347,7 +338,7 @@ def _end_drafts(
     }
     again = known.status in ("closed", "closing")
     handover = ulid_text(env.ids.ulid()) if spans and env.memory is not None and not again else None
-    closing = SessionClosing(
+    closing = said.SessionClosing(
         cause=cause, generation=known.generation, reset=reset, handover=handover, spans={} if again else spans
     )
     own = [Draft(type="session.closing", facts=closing)]
@@ -356,13 +347,13 @@ def _end_drafts(
     drafts = {session: own}
     for name, state in threads.items():
         dropped = () if state.thread is None else tuple(state.thread.calls)
-        drafts[name] = [Draft(type="thread.ended", facts=ThreadEnded(reset=reset, dropped=dropped))]
+        drafts[name] = [Draft(type="thread.ended", facts=said.ThreadEnded(reset=reset, dropped=dropped))]
     return drafts
 
 
 def close_draft(known: SessionState, *, reset: bool) -> Draft:
     """Return the event that completes the end of a session."""
-    return Draft(type="session.closed", facts=SessionClosedFacts(reset=reset, generation=known.generation))
+    return Draft(type="session.closed", facts=said.SessionClosedFacts(reset=reset, generation=known.generation))
 
 
 def session_usage(env: Env, id: str) -> Usage:
@@ -497,7 +488,7 @@ def _append_offer(
     env: Env, stream: str, handover: str, attempts: int, problem: str | None, *, given_up: bool = False
 ) -> None:
     """Journal an attempt; the last one of a session that is closing closes it."""
-    facts = SessionOffered(handover=handover, taken=problem is None, attempts=attempts, given_up=given_up)
+    facts = said.SessionOffered(handover=handover, taken=problem is None, attempts=attempts, given_up=given_up)
     content = None if problem is None else ReasonContent(reason=problem)
 
     def decide(states: States) -> dict[str, list[Draft]]:
@@ -513,7 +504,7 @@ def _append_offer(
     decide_and_append(env, (stream,), decide)
 
 
-def _build_conversation(env: Env, stream: str, key: str, closing: SessionClosing, at: int) -> EndedConversation:
+def _build_conversation(env: Env, stream: str, key: str, closing: said.SessionClosing, at: int) -> EndedConversation:
     session = SessionId(str(parse_scope(stream).get("session")))
 
     def read(thread: str) -> Iterator[Message]:
@@ -524,7 +515,7 @@ def _build_conversation(env: Env, stream: str, key: str, closing: SessionClosing
         ends = EventQuery(tenant=env.tenant, stream=name, after=max(first, last), types=("thread.ended",), limit=1)
         end = env.journal.read(ends)[0].version
         # As of its end: messages retracted or appended later under this id do not belong to it.
-        for segment in (*reversed(load_shared_at(env, name, end - 1)), SharedSegment(name, first, last, last)):
+        for segment in (*reversed(load_shared_at(env, name, end - 1)), said.SharedSegment(name, first, last, last)):
             yield from iter_segment_messages(env, segment)
 
     return EndedConversation(
