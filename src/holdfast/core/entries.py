@@ -221,9 +221,7 @@ def traverse(
                 reached[there] = (*paths[here], edge)
         paths.update(reached)
         level = sorted(reached)
-        found += [
-            TraversalResult(scope=scope, key=key, depth=distance, path=reached[scope, key]) for scope, key in level
-        ]
+        found += [TraversalResult(scope=one[0], key=one[1], depth=distance, path=reached[one]) for one in level]
         if not level or len(found) >= limit:
             break
     return found[:limit]

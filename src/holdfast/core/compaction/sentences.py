@@ -231,13 +231,8 @@ def find_names(sentence: str) -> list[str]:
     found = []
     for match in _WORD.finditer(sentence):
         word, before = match[0], sentence[max(0, match.start() - 2) : match.start()]
-        if (
-            word[0].isupper()
-            and len(word) > 1
-            and before[-1:] == " "
-            and before[:1] not in ".!?:;"
-            and word_terms(word)
-        ):
+        inside = before[-1:] == " " and before[:1] not in ".!?:;"
+        if inside and word[0].isupper() and len(word) > 1 and word_terms(word):
             found.append(word)
     return found
 

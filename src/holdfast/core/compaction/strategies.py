@@ -95,13 +95,9 @@ def _make_choice(items: Sequence[CompactionItem], gone: Sequence[CompactionItem]
     names = {item.id for item in gone}
     rest = [item for item in items if item.id not in names]
     bare = all(item.score >= CRITICAL_SCORE for item in rest)
-    level = CompactionLevel.CRITICAL_ONLY if bare else CompactionLevel.AGGRESSIVE
-    return CompactionChoice(
-        gone=tuple(item.id for item in gone),
-        original=original,
-        final=final,
-        level=level if gone else CompactionLevel.NONE,
-    )
+    some = CompactionLevel.CRITICAL_ONLY if bare else CompactionLevel.AGGRESSIVE
+    level = some if gone else CompactionLevel.NONE
+    return CompactionChoice(gone=tuple(item.id for item in gone), original=original, final=final, level=level)
 
 
 def count_rounds_within(messages: Sequence[Message], most: int, size: CountMessage) -> int:

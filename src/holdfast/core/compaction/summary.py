@@ -203,17 +203,9 @@ def _make_pieces(messages: Sequence[Message]) -> list[TranscriptPiece]:
         whole = "" if message.pinned else render_transcript([message])
         if whole:
             policy = message.policy or "normal"
-            short = cut_text(" ".join(whole.split()), SHORT_CHARS)[0]
-            found.append(
-                TranscriptPiece(
-                    index=index,
-                    score=PRIORITY_SCORE[priority_of(policy)],
-                    policy=policy,
-                    done=index in ended,
-                    whole=whole,
-                    short=min(short, whole, key=len),
-                )
-            )
+            score, done = PRIORITY_SCORE[priority_of(policy)], index in ended
+            short = min(cut_text(" ".join(whole.split()), SHORT_CHARS)[0], whole, key=len)
+            found.append(TranscriptPiece(index=index, score=score, policy=policy, done=done, whole=whole, short=short))
     return found
 
 

@@ -82,13 +82,8 @@ def is_match(search: TextSearch, hit: Hit) -> bool:
         return hit.current and live and (search.everywhere or event.stream in search.scopes)
     if search.everywhere:
         return hit.retracted is None and event.version > hit.floor
-    return any(_is_within(thread, hit) for thread in search.threads)
-
-
-def _is_within(thread: SharedSegment, hit: Hit) -> bool:
-    event = hit.event
-    stands = hit.retracted is None or hit.retracted > thread.at
-    return event.stream == thread.stream and thread.after < event.version <= thread.until and stands
+    standing = (one for one in search.threads if hit.retracted is None or hit.retracted > one.at)
+    return any(event.stream == one.stream and one.after < event.version <= one.until for one in standing)
 
 
 def split_pieces(text: str) -> list[str]:

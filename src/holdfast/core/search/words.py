@@ -120,10 +120,8 @@ def query_terms(query: str, names: Collection[str] = ()) -> tuple[str, ...]:
     to them. If nothing else remains, the names are taken, and if there are none, all words.
     """
     said = _split_words(query[:MAX_QUERY_CHARS])
-    shouted = query.isupper()
-    content = [
-        word for at, word in enumerate(said) if not _is_question_word(word.capitalize() if shouted else word, at, said)
-    ]
+    spelled = [word.capitalize() for word in said] if query.isupper() else said
+    content = [word for at, word in enumerate(said) if not _is_question_word(spelled[at], at, said)]
     people = set(_split_words(" ".join(names).lower()))
     others = [word for word in content if word.lower() not in people]
     found = dict.fromkeys(term for word in others or content or said for term in _split_terms(word.lower()))

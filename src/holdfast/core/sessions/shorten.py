@@ -51,10 +51,7 @@ def omission_marker(left_out: int, name: str | None = None) -> str:
 
 
 def cut_text(text: str, keep: int, name: str | None = None) -> tuple[str, int]:
-    """Cut a text to `keep` characters from both ends; return it and the number missing.
-
-    Not cut if that saves nothing.
-    """
+    """Cut a text to `keep` characters from both ends, if that saves any; return it and the number missing."""
     left_out = len(text) - keep
     if left_out <= 0 or left_out <= len(between := omission_marker(left_out, name)):
         return text, 0

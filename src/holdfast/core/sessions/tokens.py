@@ -103,10 +103,7 @@ ANTHROPIC = Framing(
     tool=20,
     hosted_tool=3_000,
 )
-"""The Messages API.
-
-Tool use has a prompt of its own, 159 to 804 tokens by model; an image at most 4,784. Calls have ids.
-"""
+"""The Messages API. Tool use has a prompt of 159 to 804 tokens by model; an image at most 4,784. Calls have ids."""
 
 OTHER = Framing(
     name="other",

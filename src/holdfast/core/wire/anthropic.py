@@ -171,10 +171,8 @@ def _read_blocks(role: str, blocks: list[Any], extras: dict[str, Any], notes: Re
         else:
             found.add(_read_block(block, notes))
     if not results:
-        message = _build_message(
-            role, found, build_metadata("anthropic", notes, message=extras, calls=found.call_extras)
-        )
-        return _drop_missing(accept_message(message, notes))
+        metadata = build_metadata("anthropic", notes, message=extras, calls=found.call_extras)
+        return _drop_missing(accept_message(_build_message(role, found, metadata), notes))
     metadata = build_metadata("anthropic", notes, message=extras, results=result_extras)
     answered = accept_message(Message(role="tool", tool_results=tuple(results), metadata=metadata), notes)
     return _drop_missing(answered, accept_message(_build_message(role, found, None), notes) if found.parts else None)
@@ -514,10 +512,9 @@ class _CallerMarks:
     def keep_all_marks(self, content: list[Any] | str) -> list[Any]:
         """Return the blocks of a content with only their valid marks; a text as a block."""
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        kept = (
-            self.keep_marks(each, _is_markable(each)) if isinstance(each, dict) else each for each in reversed(blocks)
-        )
-        return [*kept][::-1]
+        last_first = reversed(blocks)
+        kept = [self.keep_marks(one, _is_markable(one)) if isinstance(one, dict) else one for one in last_first]
+        return kept[::-1]
 
 
 def _iterate_marks(block: Block) -> Iterator[Any]:

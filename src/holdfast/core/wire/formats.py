@@ -43,13 +43,9 @@ def read_conversation(format: str, given: Any) -> ParsedConversation:
     else:
         reading = anthropic.read_messages(items or [], system=request.get("system"))
     tools, repairs = _read_tools(request.get("tools"))
-    model = request.get("model")
-    return msgspec.structs.replace(
-        reading,
-        tools=tools,
-        repairs=[*reading.repairs, *repairs],
-        model=model if isinstance(model, str) and model else None,
-    )
+    name = request.get("model")
+    model = name if isinstance(name, str) and name else None
+    return msgspec.structs.replace(reading, tools=tools, repairs=[*reading.repairs, *repairs], model=model)
 
 
 def render_conversation(

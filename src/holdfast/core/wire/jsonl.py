@@ -80,7 +80,10 @@ def read_line(line: str | bytes, number: int) -> Message | ParsedConversation:
     try:
         if "holdfast" in given:
             return _read_header(given)
-        return _read_message(given)
+        _refuse_unknown(given, _MESSAGE_FIELDS | {"bytes"})
+        for place in convert(given.pop("bytes", []), list[dict[str, Any]]):
+            _restore_bytes(given, place)
+        return check_message(convert(given, Message))
     except (msgspec.ValidationError, InvalidValue) as error:
         raise InvalidMessage(f"Line {number} is not a message of holdfast's: {error}") from None
 
@@ -94,13 +97,6 @@ def _read_header(given: dict[str, Any]) -> ParsedConversation:
     tools = convert(given.get("tools") or [], list[ToolDef])
     header = convert({**given, "messages": [], "tools": read_tool_defs(tools)}, ParsedConversation)
     return cast(ParsedConversation, header)
-
-
-def _read_message(given: dict[str, Any]) -> Message:
-    _refuse_unknown(given, _MESSAGE_FIELDS | {"bytes"})
-    for place in convert(given.pop("bytes", []), list[dict[str, Any]]):
-        _restore_bytes(given, place)
-    return check_message(convert(given, Message))
 
 
 def _refuse_unknown(given: dict[str, Any], known: set[str]) -> None:

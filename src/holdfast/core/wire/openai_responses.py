@@ -213,11 +213,8 @@ def _read_output(item: dict[str, Any], notes: ReadNotes) -> Message:
         result=read_result_content(item.get("output"), _read_part, notes),
     )
     extras = collect_extras(item, ("type", "call_id", "output"))
-    return Message(
-        role="tool",
-        tool_results=(result,),
-        metadata=build_metadata("responses", notes, results={"0": extras} if extras else {}),
-    )
+    metadata = build_metadata("responses", notes, results={"0": extras} if extras else {})
+    return Message(role="tool", tool_results=(result,), metadata=metadata)
 
 
 def _read_part(item: Any, notes: ReadNotes) -> Part | None:
@@ -267,20 +264,15 @@ def render_items(
             _render_output(messages, index, at, result, wire, exact=exact)
             for at, result in enumerate(message.tool_results)
         ]
-    alone = [
-        copy_item(part) for part in message_parts(message) if part.get("alone") and part.get("provider") == "responses"
-    ]
+    parts = message_parts(message)
+    alone = [part for part in parts if part.get("alone") and part.get("provider") == "responses"]
     if alone:
-        return alone
+        return [copy_item(part) for part in alone]
     content: str | list[dict[str, Any]]
     if isinstance(message.content, str):
         content = message.content
     else:
-        content = [
-            _render_input_part(part, exact)
-            for part in message_parts(message)
-            if part.get("type") not in ("reasoning", "call")
-        ]
+        content = [_render_input_part(part, exact) for part in parts if part.get("type") not in ("reasoning", "call")]
     item = {"role": message.role, "content": content, **message_extras(message, "responses", "message")}
     return [item] if content or isinstance(content, str) else []
 

@@ -94,11 +94,8 @@ def is_record(value: Any) -> bool:
     """Return True if a value is an object that can be converted to a mapping."""
     if isinstance(value, type):
         return False
-    return (
-        callable(getattr(value, "model_dump", None))
-        or dataclasses.is_dataclass(value)
-        or isinstance(value, msgspec.Struct)
-    )
+    is_model = callable(getattr(value, "model_dump", None))
+    return is_model or dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct)
 
 
 def dump_record(value: Any) -> Any:

@@ -31,6 +31,7 @@ from holdfast.errors import InvalidMessage
 from holdfast.records.messages import Message
 from holdfast.records.usage import Usage
 
+_ANTHROPIC_MARKS = {"image": "source", "document": "source", "text": "citations"}
 _ANTHROPIC_BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use", "search_result")
 _RESPONSES_PARTS = ("input_text", "output_text", "input_image", "input_file")
 _RESPONSES_ITEMS = ("reasoning", "item_reference", "compaction", "program", "mcp_list_tools", "mcp_approval_request")
@@ -137,9 +138,7 @@ def _detect_format(given: Mapping[str, Any]) -> str:
         kind = plain_data.get_field(part, "type")
         if kind in _ANTHROPIC_BLOCKS or (isinstance(kind, str) and kind.endswith("_tool_result")):
             return "anthropic"
-        mark = (
-            {"image": "source", "document": "source", "text": "citations"}.get(kind) if isinstance(kind, str) else None
-        )
+        mark = _ANTHROPIC_MARKS.get(kind) if isinstance(kind, str) else None
         if mark is not None and plain_data.get_field(part, mark) is not None:
             return "anthropic"
         if kind in _RESPONSES_PARTS:
@@ -151,10 +150,7 @@ def _mark_partial(messages: list[Message]) -> list[Message]:
     """Mark the assistant's messages as partial; only they can be cut off."""
     if not any(message.role == "assistant" for message in messages):
         raise InvalidMessage("partial=True is for an assistant's message that was cut off. Append others without it.")
-    return [
-        msgspec.structs.replace(message, partial=True) if message.role == "assistant" else message
-        for message in messages
-    ]
+    return [msgspec.structs.replace(one, partial=True) if one.role == "assistant" else one for one in messages]
 
 
 def reply_format(given: dict[str, Any]) -> str | None:

@@ -203,11 +203,8 @@ def default_arguments(schema: Schema, given: Mapping[str, Any]) -> dict[str, Any
     """Return the defaults, according to the schema, of arguments that were not given."""
     properties = schema.get("properties")
     known = properties.items() if isinstance(properties, Mapping) else ()
-    return {
-        name: one["default"]
-        for name, one in known
-        if isinstance(one, Mapping) and "default" in one and given.get(name) is None
-    }
+    missing = ((name, one) for name, one in known if isinstance(one, Mapping) and given.get(name) is None)
+    return {name: one["default"] for name, one in missing if "default" in one}
 
 
 def describe_parameters(schema: Schema) -> str:
@@ -249,11 +246,8 @@ def _find_problems(schema: Any, value: Any, where: str, defs: Mapping[str, Any],
         yield from () if any(not one for one in found) else found[-1]
         return
     kinds = _type_names(schema)
-    if (
-        kinds
-        and not any(_TYPE_CHECKS[kind](value) for kind in kinds)
-        and not ("format" in schema and _is_number(value))
-    ):
+    number = "format" in schema and _is_number(value)
+    if kinds and not number and not any(_TYPE_CHECKS[kind](value) for kind in kinds):
         expected = " or ".join(_TYPE_WORDS[kind] for kind in kinds)
         yield f"{where or 'they'}: expected {expected}, in {preview_value(value)}"
     elif isinstance(schema.get("enum"), list) and str(value) not in {str(one) for one in schema["enum"]}:
