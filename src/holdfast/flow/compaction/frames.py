@@ -244,10 +244,8 @@ def _list_evidence(env: Env, stream: str, frame: FrameState) -> list[FrameEviden
             held=call in frame.calls,
             done=call is not None and call not in frame.calls,
         )
-        told = [
-            read.content_field(held, "description"),
-            body if isinstance(body, str) else read.content_field(held, "target"),
-        ]
+        target = body if isinstance(body, str) else read.content_field(held, "target")
+        told = (read.content_field(held, "description"), target)
         text = "\n".join(one for one in told if isinstance(one, str))
         trust = lowest_trust(event_trust(own), event_trust(held))
         sources = ((own.stream, own.version), (held.stream, held.version))
@@ -289,9 +287,8 @@ class FrameCompaction:
 
     def frame_drafts(self, states: States, facts: FrameCompacted, drafts: dict[str, list[Draft]]) -> Drafts:
         """Add the frame's own event after the others: flushed passages come before the compaction."""
-        own = add_clock_events(
-            states[self.stream], [Draft(type="frame.compacted", facts=facts)], self.env.clock.now_ms()
-        )
+        draft = Draft(type="frame.compacted", facts=facts)
+        own = add_clock_events(states[self.stream], [draft], self.env.clock.now_ms())
         return {**drafts, self.stream: [*drafts.get(self.stream, ()), *own]}
 
     def commit(self, decide: Callable[[States], Drafts], *streams: str) -> ChangeResult:

@@ -224,14 +224,8 @@ class PassageMirror:
         self._scopes.add(scope)
         head = self._env.journal.head(self._env.tenant, scope)
         now, seen = 0 if head is None else head.version, self._seen.get(scope)
-        query = EventQuery(
-            tenant=self._env.tenant,
-            stream=scope,
-            after=seen or 0,
-            until=now,
-            types=("state.written", "state.deleted"),
-            limit=PAGE,
-        )
+        types, tenant = ("state.written", "state.deleted"), self._env.tenant
+        query = EventQuery(tenant=tenant, stream=scope, after=seen or 0, until=now, types=types, limit=PAGE)
         while seen is not None and (events := self._env.journal.read(query)):
             for event in events:
                 facts = decode_facts(event.type, event.schema, event.facts)

@@ -209,9 +209,8 @@ def _is_triggered(env: Env, standing: SessionRules, trigger: compaction.Trigger,
         case compaction.PackOverBudget():
             return _has_overflow(occasion)
     stream, every = occasion.stream, [one for known in standing.rules for one in known.triggers]
-    most = max(
-        (token_limit(env, stream, one.n) for one in every if isinstance(one, compaction.TokensOver)), default=None
-    )
+    limits = (token_limit(env, stream, one.n) for one in every if isinstance(one, compaction.TokensOver))
+    most = max(limits, default=None)
     tally = standing.update_tally(env, stream, occasion.new, most)
     counted = tally.messages if isinstance(trigger, compaction.MessagesOver) else tally.tokens or 0
     return counted > token_limit(env, stream, trigger.n)
@@ -314,9 +313,7 @@ def check_guard(env: Env, stream: str, rule: Rule, packed: AssembledPack) -> Non
         )
 
 
-def record_occasion(
-    env: Env, recorder: TelemetryRecorder, occasion: Occasion, fired: tuple[RuleOutcome, ...]
-) -> object:
+def record_occasion(env: Env, recorder: TelemetryRecorder, occasion: Occasion, fired: Sequence[RuleOutcome]) -> object:
     """Record an occasion as numbers and names, never content; return the recorder function's result, if any."""
     told: dict[str, Any] = {"kind": occasion.kind, "stream": occasion.stream}
     if occasion.packed is None:

@@ -240,9 +240,8 @@ def check_unchanged(env: Env, plan: SummaryPlan, states: States) -> None:
     """Raise Conflict if the planned range has changed, or if somebody was erased since it was read."""
     thread = states[plan.stream].thread
     # A summary of erased words would bring them back: it must be made again, from what is left.
-    erased = EventQuery(
-        tenant=env.tenant, stream=Scope.GLOBAL.text, after=plan.erasures, types=("subject.erased",), limit=1
-    )
+    place, types = Scope.GLOBAL.text, ("subject.erased",)
+    erased = EventQuery(tenant=env.tenant, stream=place, after=plan.erasures, types=types, limit=1)
     if thread is None or thread.ended or thread.edited > plan.at_version or env.journal.read(erased):
         raise Conflict(
             f"The messages to summarise in {plan.stream} have changed meanwhile, so nothing was written. Try again."

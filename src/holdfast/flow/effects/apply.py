@@ -103,13 +103,8 @@ class EffectPlan(JournalStore):
 def apply_effect(storage: Storage, effect: Any, id: str) -> Mapping[str, Any]:
     """Apply an effect to a store under its id, and return the result."""
     if isinstance(effect, effects.WriteState):
-        wanted = EntryWrite(
-            value=effect.value,
-            options=options_of(effect),
-            expected=effect.expected_version,
-            reducer=effect.reducer,
-            effect=id,
-        )
+        options, expected = options_of(effect), effect.expected_version
+        wanted = EntryWrite(value=effect.value, options=options, expected=expected, reducer=effect.reducer, effect=id)
         return {"version": write.write_entry(storage, effect.scope, effect.key, wanted)}
     if isinstance(effect, effects.DeleteState):
         return {"deleted": write.delete_entry(storage, effect.scope, effect.key, effect.expected_version)}

@@ -192,13 +192,8 @@ def _append_run(
 
 
 def _draft_effect(env: Env, call: OperatorCall, id: str, effect: AnyEffect) -> Draft:
-    facts = EffectDeclared(
-        effect=id,
-        kind=rules.kind_of(effect),
-        sink=rules.sink_of(effect),
-        operator=call.name,
-        needs_approval=effect.needs_approval,
-    )
+    kind, sink = rules.kind_of(effect), rules.sink_of(effect)
+    facts = EffectDeclared(effect=id, kind=kind, sink=sink, operator=call.name, needs_approval=effect.needs_approval)
     content = EffectContent(payload=rules.to_wire(effect), user=env.user)
     subject = rules.subject_of(effect, env.user, call.stream)
     # The event has the effect's id, so that the outcome can be looked up by it.

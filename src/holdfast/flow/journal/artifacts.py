@@ -101,9 +101,8 @@ def erase_subject(env: Env, subject: str) -> Erasure:
             env.recent.clear()
         env.vectors.clear()
     if env.observers.list_callbacks(env.tenant, "subject.erased"):
-        last = EventQuery(
-            tenant=env.tenant, stream=Scope.GLOBAL.text, types=("subject.erased",), backwards=True, limit=1
-        )
+        place = Scope.GLOBAL.text
+        last = EventQuery(tenant=env.tenant, stream=place, types=("subject.erased",), backwards=True, limit=1)
         for event in env.journal.read(last):
             env.observers.notify(decode_event(event))
     # A process that died before its append left bodies without an owner: they may be this subject's.

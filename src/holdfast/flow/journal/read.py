@@ -36,14 +36,9 @@ def build_query(
         check_cursor("until", until)
     if not isinstance(types, str | list | tuple):
         raise InvalidValue("types must be a list of event types.")
+    names = (types,) if isinstance(types, str) else tuple(types)
     return EventQuery(
-        tenant=env.tenant,
-        stream=stream,
-        after=after,
-        until=until,
-        types=(types,) if isinstance(types, str) else tuple(types),
-        backwards=backwards,
-        limit=PAGE,
+        tenant=env.tenant, stream=stream, after=after, until=until, types=names, backwards=backwards, limit=PAGE
     )
 
 

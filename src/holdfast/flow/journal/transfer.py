@@ -89,13 +89,8 @@ def check_chains(copies: Iterable[TransferItem]) -> Iterator[TransferItem]:
 
 def export_lines(env: Env, until: int | None = None, progress: Progress | None = None) -> Iterator[bytes]:
     """Yield a journal as JSON lines, without line ends."""
-    header = {
-        "kind": "journal",
-        "format": FORMAT,
-        "holdfast": __version__,
-        "secret": _encode_base64(env.journal.secret),
-    }
-    yield _ENCODER.encode(header)
+    secret = _encode_base64(env.journal.secret)
+    yield _ENCODER.encode({"kind": "journal", "format": FORMAT, "holdfast": __version__, "secret": secret})
     for tenant, item in read_items(env, until, progress):
         yield _ENCODER.encode(_encode_item(tenant, item))
 

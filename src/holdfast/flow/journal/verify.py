@@ -140,15 +140,14 @@ class _Verification:
                     )
 
     def _verify_artifacts(self) -> None:
+        secret = self._env.journal.secret
         for tenant, artifact in require(self._env.journal, ARTIFACTS).artifacts():
             self.artifacts += 1
             where = f"{tenant} artifact {artifact.name.hex()}"
             if artifact.erased:
                 if artifact.body is not None:
                     self._report("artifacts", where, "is marked erased and still has a body")
-            elif (
-                artifact.body is None or artifact_name(self._env.journal.secret, tenant, artifact.body) != artifact.name
-            ):
+            elif artifact.body is None or artifact_name(secret, tenant, artifact.body) != artifact.name:
                 self._report("artifacts", where, "is not what was written")
             elif len(artifact.body) != artifact.size:
                 self._report("artifacts", where, "does not have the size that was noted")

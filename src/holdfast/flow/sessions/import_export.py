@@ -78,10 +78,7 @@ def import_conversation(
     key: str | None = None,
     progress: Progress | None = None,
 ) -> ImportReport:
-    """Append an imported conversation to a thread in one commit.
-
-    The session takes its system prompt, tools and model where it has none.
-    """
+    """Append a conversation in one commit. The session takes its system prompt, tools and model where it has none."""
     reading = read_format(format, given)
     if strict and reading.repairs:
         said = "; ".join(f"message {one.index}: {one.problem} ({one.done})" for one in reading.repairs[:5])
@@ -99,14 +96,8 @@ def import_conversation(
     if not messages:
         sessions.open_session(env, session, thread, offered)
         return ImportReport(messages=0, repairs=tuple(reading.repairs))
-    found, repeated = append.append_to_thread(
-        env,
-        stream,
-        _strip_stored_ids(messages),
-        key=key,
-        progress=progress,
-        session_write=sessions.settings_write(env, own, offered),
-    )
+    given, also = _strip_stored_ids(messages), sessions.settings_write(env, own, offered)
+    found, repeated = append.append_to_thread(env, stream, given, key=key, progress=progress, session_write=also)
     return ImportReport(messages=len(found), repairs=tuple(reading.repairs), repeated=repeated)
 
 

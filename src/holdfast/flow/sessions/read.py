@@ -176,9 +176,8 @@ def load_messages(env: Env, found: Sequence[MessageLocation]) -> list[Message]:
     for key in keys:
         if key not in events:
             raise Corrupt(f"{key[0]} has a message at version {key[1]} without its event. Run `holdfast verify`.")
-    return [
-        read_message(env, events[key], pinned=bool(place.row["pinned"])) for key, place in zip(keys, found, strict=True)
-    ]
+    pairs = zip(keys, found, strict=True)
+    return [read_message(env, events[key], pinned=bool(place.row["pinned"])) for key, place in pairs]
 
 
 def group_versions(versions: list[int]) -> list[list[int]]:
@@ -344,18 +343,12 @@ def leading_instructions(env: Env, stream: str) -> Iterator[MessageLocation]:
 
 
 def _iter_pinned(env: Env, thread: Sequence[SharedSegment]) -> Iterator[MessageLocation]:
-    for segment in thread:
+    for one in thread:
         query = RowQuery(
-            table="messages",
-            stream=segment.stream,
-            column="pinned",
-            value=1,
-            after=segment.after,
-            until=segment.until,
-            limit=1_000,
+            table="messages", stream=one.stream, column="pinned", value=1, after=one.after, until=one.until, limit=1_000
         )
         for stream, row in env.journal.select(env.tenant, query):
-            if is_standing(row, segment):
+            if is_standing(row, one):
                 yield MessageLocation(stream, row)
 
 

@@ -150,7 +150,6 @@ def expand_summary(env: Env, stream: str, id: str) -> list[Message]:
     at = {summary.stream: summary.version - 1}
     if any(stretch.stream != summary.stream for stretch in summary.covers):
         at.update({one.stream: one.at for one in load_shared_at(env, summary.stream, summary.version)})
-    stretches = (
-        SharedSegment(one.stream, one.first - 1, one.last, at.get(one.stream, LATEST)) for one in summary.covers
-    )
+    covers = summary.covers
+    stretches = (SharedSegment(one.stream, one.first - 1, one.last, at.get(one.stream, LATEST)) for one in covers)
     return [message for stretch in stretches for message in iter_segment_messages(env, stretch)]

@@ -6,7 +6,7 @@ its event, so it only grows and is never reused.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -274,14 +274,7 @@ def delete_draft(key: str, *, cause: str = "call", effect: str | None = None, mi
 
 def link_draft(edge: Edge, *, effect: str | None = None) -> Draft:
     """Return the event of a new edge. Its data belongs to the user whose entry is at either end."""
-    facts = StateLinked(
-        source=edge.source,
-        kind=edge.kind,
-        target=edge.target,
-        target_scope=edge.target_scope,
-        weight=edge.weight,
-        effect=effect,
-    )
+    facts = StateLinked(**_edge_facts(edge), weight=edge.weight, effect=effect)
     content = None if edge.data is None else ValueContent(value=edge.data)
     about = parse_scope(edge.scope).get("user") or parse_scope(edge.target_scope).get("user")
     subject = None if content is None else about
@@ -290,10 +283,11 @@ def link_draft(edge: Edge, *, effect: str | None = None) -> Draft:
 
 def unlink_draft(edge: Edge, *, effect: str | None = None) -> Draft:
     """Return the event of a removed edge."""
-    facts = StateUnlinked(
-        source=edge.source, kind=edge.kind, target=edge.target, target_scope=edge.target_scope, effect=effect
-    )
-    return Draft(type="state.unlinked", facts=facts)
+    return Draft(type="state.unlinked", facts=StateUnlinked(**_edge_facts(edge), effect=effect))
+
+
+def _edge_facts(edge: Edge) -> dict[str, Any]:
+    return {name: getattr(edge, name) for name in ("source", "kind", "target", "target_scope")}
 
 
 def decode_entry(event: StoredEvent) -> tuple[str, StoredEntry]:

@@ -102,13 +102,9 @@ def rank_matches(scope: str, matches: list[EntryMatch], words: tuple[str, ...], 
     matches = sorted(matches, key=lambda match: match.key)
     candidates = [
         SearchCandidate(
-            id=number,
-            text=match.text,
-            cosine=match.cosine,
-            salience=match.entry.salience,
-            newest=match.entry.written_at,
+            id=number, text=one.text, cosine=one.cosine, salience=one.entry.salience, newest=one.entry.written_at
         )
-        for number, match in enumerate(matches)
+        for number, one in enumerate(matches)
     ]
     best = rank_candidates(candidates, mean_length=0.0, limit=limit)
     found = [(matches[number], score, decode(matches[number].entry.value)) for number, score in best]
@@ -307,14 +303,9 @@ def _make_candidate(hit: Hit, cosine: float) -> SearchCandidate:
 def _mean_length(env: Env, search: TextSearch, events: Sequence[StoredEvent]) -> float:
     """Return the mean length of messages in the searched thread, sampled from the newest."""
     lengths: list[float] = []
-    for thread in search.threads[:1]:
+    for one in search.threads[:1]:
         query = RowQuery(
-            table="messages",
-            stream=thread.stream,
-            after=thread.after,
-            until=thread.until,
-            limit=LENGTH_SAMPLE,
-            backwards=True,
+            table="messages", stream=one.stream, after=one.after, until=one.until, limit=LENGTH_SAMPLE, backwards=True
         )
         tokens = (row["tokens"] for _, row in env.journal.select(env.tenant, query))
         lengths += [int(count) * CHARACTERS_PER_TOKEN for count in tokens if count is not None]

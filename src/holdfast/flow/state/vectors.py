@@ -79,9 +79,7 @@ def _load_vectors(env: Env, stream: str, embedder: Embedder) -> VectorBlocks:
     """Return every vector of a stream: cached ones, and those added since."""
     place = (env.tenant, stream, embedder.name)
     blocks: VectorBlocks = env.vectors.get(place) or ()
-    more = require(env.journal, VECTORS).vectors(
-        env.tenant, stream, embedder.name, blocks[-1].seqs[-1] if blocks else 0
-    )
+    more = require(env.journal, VECTORS).vectors(*place, blocks[-1].seqs[-1] if blocks else 0)
     size = embedder.dimensions
     # Each text has the vectors of its pieces, one after the other.
     whole = ((seq, kept) for seq, kept in more if len(kept) % size == 0)
