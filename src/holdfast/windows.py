@@ -149,9 +149,8 @@ class _MessageList(Generic[T]):
         back: list[Any] = []
         for message in part:
             source = self._sources.get(id(message))
-            back += (
-                [source] if source is not None else openai_chat.render_request([message], ids="provider")["messages"]
-            )
+            own = [message]
+            back += openai_chat.render_request(own, ids="provider")["messages"] if source is None else [source]
         return back
 
 

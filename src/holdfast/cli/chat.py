@@ -115,10 +115,7 @@ def _run_chat(talk: ChatSession, lines: Iterator[str], *, typed: bool) -> int:
 
 
 def _handle_line(talk: ChatSession, line: str | None) -> int:
-    """Handle a line, which is a command, an answer or a message, and report its errors; None begins the chat.
-
-    Return the exit code.
-    """
+    """Handle a command, an answer or a message (None begins the chat), report its errors and return the exit code."""
     try:
         said = "" if line is None else line.strip()
         if line is None:

@@ -47,7 +47,10 @@ def log(
             events = _read_events(hf.journal, scope, last, after=after or 0, until=until, types=kinds)
         if json:
             for event in events:
-                output.print_json(event_to_json(event, content))
+                line = output.plain_fields(event, "content")
+                if not content:
+                    del line["content"]
+                output.print_json(line)
             return
         size = 1 if follow else PAGE
         shown = output.print_pages(COLUMNS, events, partial(_format_event, content=content), _build_table, (0, 3), size)
@@ -72,14 +75,6 @@ def _follow_events(
     if last is not None:
         yield from _read_events(journal, scope, last, after=after or 0, until=start, types=types)
     yield from journal.subscribe(scope, after=start, types=types)
-
-
-def event_to_json(event: Event, content: bool) -> dict[str, Any]:
-    """Convert an event to JSON. `erased` tells erased content from content that never existed."""
-    line = output.plain_fields(event, "content")
-    if not content:
-        del line["content"]
-    return line
 
 
 def _format_event(event: Event, content: bool) -> tuple[str, ...]:

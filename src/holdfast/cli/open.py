@@ -53,10 +53,7 @@ def require_path(path: str | None) -> str:
 
 
 def format_command(command: str, path: str, *words: str, tenant: str | None = None) -> str:
-    """Format a command for the user to type next, quoted for a shell.
-
-    The journal's path is left out if the environment names the journal.
-    """
+    """Format a command to type next, quoted for a shell, without a journal path that the environment names."""
     journal = () if os.environ.get(URL_VARIABLE) == path else (path,)
     whose = () if tenant is None else ("--tenant", tenant)
     return shlex.join(("holdfast", *command.split(), *journal, *words, *whose))

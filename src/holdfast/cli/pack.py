@@ -318,9 +318,8 @@ def show_trace(trace: Trace) -> None:
     else:
         output.print_line("No pack was journaled after it was said.")
     if trace.left is not None:
-        output.print_line(
-            f"left: call {trace.left.call}, {output.format_time(trace.left.at)}, {_format_reason(trace.left)}"
-        )
+        left = trace.left
+        output.print_line(f"left: call {left.call}, {output.format_time(left.at)}, {_format_reason(left)}")
     if trace.covered_by is not None:
         output.print_line(f"covered by: {trace.covered_by}")
     output.console().print(Text.assemble("now: ", (trace.now, TRACE_STYLES.get(trace.now, ""))))

@@ -116,13 +116,8 @@ def _load_first_words(hf: Holdfast, info: SessionInfo) -> str | Erased | None:
 
 def _session_to_json(info: SessionInfo, words: str | Erased | None) -> dict[str, Any]:
     """Convert a session to JSON with exact times and numbers. `first_words` is set if there is no title."""
-    idle = max(0, SystemClock().now_ms() - info.active_at)
-    return {
-        **output.plain_fields(info),
-        "first_words": output.to_plain(words),
-        "tokens": info.usage.spent,
-        "idle_ms": idle,
-    }
+    idle, first = max(0, SystemClock().now_ms() - info.active_at), output.to_plain(words)
+    return {**output.plain_fields(info), "first_words": first, "tokens": info.usage.spent, "idle_ms": idle}
 
 
 def _format_session(one: SessionListing) -> tuple[str, ...]:
@@ -223,9 +218,8 @@ def fork(
     output.print_line(
         f"Thread {branch.thread!r} of session {id!r} continues {where} of {line.thread!r}: {count:,} messages.", "green"
     )
-    output.print_line(
-        f"Read it with: {format_command('messages', journal, id, '--thread', branch.thread, tenant=tenant)}"
-    )
+    command = format_command("messages", journal, id, "--thread", branch.thread, tenant=tenant)
+    output.print_line(f"Read it with: {command}")
     output.print_line(f"Continue with: hf.session({id!r}, thread={branch.thread!r})")
 
 

@@ -416,9 +416,8 @@ def history(
 
 def _print_history(found: Sequence[Revision]) -> None:
     values = [_format_revision(one) for one in found]
-    rows = [
-        (str(one.version), output.format_time(one.at), value.plain) for one, value in zip(found, values, strict=True)
-    ]
+    pairs = zip(found, values, strict=True)
+    rows = [(str(one.version), output.format_time(one.at), value.plain) for one, value in pairs]
     out = output.console()
     if not out.is_terminal:
         output.print_rows(REVISION_COLUMNS, rows, (0,))

@@ -318,9 +318,8 @@ def _decode(body: bytes, format: str, name: str) -> Any:
         first = _decode_first_line(body)
         if not isinstance(first, dict) or len(body.strip().splitlines()) < 2:
             raise InvalidMessage(f"{name} is not JSON ({error}). Expected {EXPECTED[format]}.") from None
-    return [
-        _decode_line(line, number, format, name) for number, line in enumerate(body.splitlines(), 1) if line.strip()
-    ]
+    lines = enumerate(body.splitlines(), 1)
+    return [_decode_line(line, number, format, name) for number, line in lines if line.strip()]
 
 
 def _decode_line(line: bytes, number: int, format: str, name: str) -> Any:
@@ -393,9 +392,7 @@ def _item_formats(item: Any) -> Sequence[str]:
         return ("jsonl",)
     if calls or item.get("function_call") or item["role"] in ("tool", "function"):
         return ("openai",)
-    blocks = item.get("content")
-    if isinstance(blocks, list) and any(
-        isinstance(one, dict) and one.get("type") in _ANTHROPIC_BLOCKS for one in blocks
-    ):
+    blocks = item["content"] if isinstance(item.get("content"), list) else []
+    if any(isinstance(one, dict) and one.get("type") in _ANTHROPIC_BLOCKS for one in blocks):
         return ("anthropic",)
     return ()

@@ -181,11 +181,9 @@ class Frame:
         try:
             live = read.load_current_state(self.env, self._stream).frames.get(self.id)
             question = None if live is None else live.question
-            if (
-                question is None
-                or question.within is not None
-                or not question_rules.is_resumable(question, self.env.clock.now_ms())
-            ):
+            if question is None or question.within is not None:
+                return
+            if not question_rules.is_resumable(question, self.env.clock.now_ms()):
                 return
             questions.resume_frame(self.env, self.id)
         except InsufficientTokens as error:
@@ -426,16 +424,9 @@ class Frame:
         """Attach evidence and return the handle's id."""
         takeover.check_not_suspended(self.env, self._stream, self.id, key)
         content = HandleContent(description=description, target=target, body=body)
+        own = takeover.frame_key(self.id, key)
         return evidence.add_handle(
-            self.env,
-            self.id,
-            kind,
-            content,
-            handle=handle,
-            priority=priority,
-            policy=policy,
-            tokens=tokens,
-            key=takeover.frame_key(self.id, key),
+            self.env, self.id, kind, content, handle=handle, priority=priority, policy=policy, tokens=tokens, key=own
         )
 
     def detach(self, *handles: str, reason: str | None = None, key: str | None = None) -> str | None:

@@ -77,16 +77,8 @@ class Holdfast:
     ) -> Frame:
         """Return a root frame for a `with` block. With a key, continue the frame that was opened under it."""
         _warn_in_event_loop()
-        return Frame(
-            self.env,
-            frame_scope(actor, session),
-            goal,
-            key=key,
-            inputs=inputs,
-            tokens=tokens,
-            limits=limits,
-            on_error=on_error,
-        )
+        scope = frame_scope(actor, session)
+        return Frame(self.env, scope, goal, key=key, inputs=inputs, tokens=tokens, limits=limits, on_error=on_error)
 
     def session(
         self, id: str, *, thread: str = MAIN_THREAD, create: bool = True, **options: Unpack[SessionOptions]

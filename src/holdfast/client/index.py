@@ -471,14 +471,8 @@ class IndexView:
             raise TokenNotFound
         if args is not None and approve is not False:
             calls.check_edited_arguments(self.env, to_plain(args), question=question, token=token)
-        frame_questions.resume_frame(
-            self.env,
-            frame,
-            bring=given or not answered,
-            token=token,
-            approved=check_flag(approve),
-            content=make_answer(payload, args, note),
-        )
+        approved, content, bring = check_flag(approve), make_answer(payload, args, note), given or not answered
+        frame_questions.resume_frame(self.env, frame, bring=bring, token=token, approved=approved, content=content)
         return frame
 
     def question(self, question: str) -> QuestionInfo:

@@ -199,11 +199,9 @@ class ContextPack:
 
         Prompt cache marks stand where the next call will still be the same; `cache=False` leaves them out.
         """
-        stable = sum(len(segment.messages) for segment in self._packed.segments[: self._packed.stable])
-        marked = stable if cache else None
-        return anthropic.render_request(
-            self._load_messages(), system=self.system, tools=self._packed.tools, stable=marked
-        )
+        packed = self._packed
+        stable = sum(len(segment.messages) for segment in packed.segments[: packed.stable]) if cache else None
+        return anthropic.render_request(self._load_messages(), system=self.system, tools=packed.tools, stable=stable)
 
     def load_files(self) -> ContextPack:
         """Return the same pack with its files in memory and its digest computed: it needs the journal no more."""

@@ -7,6 +7,7 @@ rules and the summaries, `session.details` the settings and the state of the ses
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from holdfast.client import pack as client_pack
@@ -98,12 +99,8 @@ class SessionCompaction(_ThreadView):
         A rule of the same name is replaced, and "none" removes the compaction. Returns a function that removes the
         rule. A rule's own actions trigger no rules; async actions need the asyncio client.
         """
-        return compaction_rules.add_rule(
-            self._env,
-            self._session_stream,
-            rule,
-            lambda given: choose_thread_summarizer(self._env, self._thread_stream, given),
-        )
+        choose = partial(choose_thread_summarizer, self._env, self._thread_stream)
+        return compaction_rules.add_rule(self._env, self._session_stream, rule, choose)
 
     def summaries(self) -> list[Summary]:
         """Return the summaries that replace parts of this thread, oldest first."""

@@ -289,14 +289,9 @@ def read_turn_messages(message: Any) -> list[Message]:
 
 def make_turn_frame(engine: TurnEngine) -> TurnFrame:
     """Return the frame of a turn, for work in it."""
-    place = engine.opener.turn_place
+    place, check = engine.opener.turn_place, engine.check_inside
     return TurnFrame(
-        engine.env,
-        place.actor,
-        place.frame,
-        goal=engine.goal,
-        replayed=engine.replayed,
-        check_inside=engine.check_inside,
+        engine.env, place.actor, place.frame, goal=engine.goal, replayed=engine.replayed, check_inside=check
     )
 
 

@@ -252,9 +252,8 @@ def _plan_bert(plan: EmbeddingPlan, folder: Path, pooling: Path | None, shapes: 
         raise InvalidValue(f"{folder} has no config.json. {REQUIREMENTS}.")
     if lacks := find_missing(config, shapes):
         raise InvalidValue(f"{plan.weights} lacks {lacks}. {REQUIREMENTS}.")
-    reading = (
-        _read_record(plan.weights.with_name("sentence_bert_config.json"), _SentenceBertConfig) or _SentenceBertConfig()
-    )
+    place = plan.weights.with_name("sentence_bert_config.json")
+    reading = _read_record(place, _SentenceBertConfig) or _SentenceBertConfig()
     most = min(reading.max_seq_length or config.max_position_embeddings, config.max_position_embeddings)
     return msgspec.structs.replace(
         plan,
@@ -364,9 +363,8 @@ class BertModel:
     def __init__(self, numpy: Any, config: BertConfig, tensors: dict[str, Any], pooling: str) -> None:
         prefix = tensor_prefix(tensors) or ""
         self._np, self._config, self._pooling = numpy, config, pooling
-        self._weights = {
-            name: numpy.asarray(tensors[prefix + name], dtype=numpy.float32) for name in _tensor_names(config)
-        }
+        names = _tensor_names(config)
+        self._weights = {name: numpy.asarray(tensors[prefix + name], dtype=numpy.float32) for name in names}
 
     def embed_tokens(self, tokens: list[list[int]]) -> Any:
         """Return one row for each text, in order. Batches hold texts of similar length, to need little padding."""

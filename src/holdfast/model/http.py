@@ -135,9 +135,8 @@ class HttpModel:
         for attempt in range(1, self._attempts + 1):
             try:
                 message, finish, now = await self._attempt(url, body, headers, asked, voice)
-                return ModelReply(
-                    message=message, usage=_add_usage(used, now) or Usage(), finish=finish, attempts=attempt
-                )
+                usage = _add_usage(used, now) or Usage()
+                return ModelReply(message=message, usage=usage, finish=finish, attempts=attempt)
             except ListenerError as stray:
                 raise stray.error from None
             except Fault as caught:

@@ -86,11 +86,8 @@ class Recorded:
                 kind="rejected",
             )
         found = await self._model.reply(asked, say)
-        self._append_reply(
-            _RecordedReply(
-                request=digest, model=self.name, about=_describe_request(asked), reply=_encode_reply(found, made)
-            )
-        )
+        about, reply = _describe_request(asked), _encode_reply(found, made)
+        self._append_reply(_RecordedReply(request=digest, model=self.name, about=about, reply=reply))
         return found
 
     async def close(self) -> None:

@@ -153,9 +153,8 @@ def register_model(
         raise InvalidValue("A model's name, or its beginning, must not be empty.")
     if reply_reserve is None and type(window) is int:
         reply_reserve = _compute_reserve(window, UNKNOWN_REPLY)
-    added = ModelInfo(
-        name=plain, provider=provider, tokenizer=tokenizer, window=window, reply_reserve=reply_reserve or 0
-    )
+    reserve = reply_reserve or 0
+    added = ModelInfo(name=plain, provider=provider, tokenizer=tokenizer, window=window, reply_reserve=reserve)
     _registered[plain] = _validate(added)
     _look_up.cache_clear()
     return added

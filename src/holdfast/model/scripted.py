@@ -148,9 +148,7 @@ def read_pack(pack: RenderablePack) -> ScriptInput:
 def echo(pack: RenderablePack) -> str | ToolCallRequest:
     """Reply without a model: repeat the message and report the pack; `call refund {"order": 17}` calls a tool."""
     seen = read_pack(pack)
-    results = (
-        [result_content(seen.messages[-1], one) for one in seen.messages[-1].tool_results] if seen.messages else []
-    )
+    results = [result_content(last, one) for last in seen.messages[-1:] for one in last.tool_results]
     if results:
         return "\n".join(f"The tool said: {result}" for result in results)
     tools = [tool["function"]["name"] for tool in pack.to_openai().get("tools", ()) if "function" in tool]

@@ -415,9 +415,7 @@ class ExtractiveSummarizer:
     ) -> str:
         """Return the beginning of the best sentence, where not even one sentence fits."""
         if said:
-            best = max(
-                said, key=lambda sentence: (sum(_extract_facts(sentence.text, frozenset()).values()), -sentence.order)
-            )
+            best = max(said, key=lambda one: (sum(_extract_facts(one.text, frozenset()).values()), -one.order))
             line = sentences.fit_text(f"{summary.speaker_label(present[best.message])}: {best.text}", most, self._count)
             return line if len(line) > 20 else sentences.fit_text(best.text, most, self._count)
         return sentences.fit_text(did[-1].text, most, self._count) if did else ""

@@ -135,10 +135,7 @@ class Handoff(_FrameOptions, frozen=True, tag="handoff"):
 
 
 class RequestApproval(Effect, frozen=True, tag="approval"):
-    """An effect that asks a person.
-
-    The question suspends `frame`; without one, a frame of `actor` is pushed to wait for the answer.
-    """
+    """An effect that asks a person. It suspends `frame`, or else a frame of `actor` that is pushed to wait."""
 
     question: str
     frame: str | None = None
@@ -160,18 +157,8 @@ class Custom(Effect, frozen=True, tag="custom"):
     sink: str
 
 
-AnyEffect = (
-    WriteState
-    | DeleteState
-    | LinkState
-    | UnlinkState
-    | Signal
-    | PushFrame
-    | Delegate
-    | Handoff
-    | RequestApproval
-    | Custom
-)
+AnyStateEffect = WriteState | DeleteState | LinkState | UnlinkState
+AnyEffect = AnyStateEffect | Signal | PushFrame | Delegate | Handoff | RequestApproval | Custom
 
 EFFECT_KINDS: Final[dict[str, type[Effect]]] = {str(kind.__struct_config__.tag): kind for kind in get_args(AnyEffect)}
 

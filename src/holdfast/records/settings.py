@@ -74,8 +74,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Texts longer than this are abbreviated at level light and above. `HOLDFAST_ABBREVIATE_CHARS`"""
 
     cached_windows: int = 256
-    """Conversation tails cached in memory for the next pack; 0 reads them from the journal. `HOLDFAST_CACHED_WINDOWS`
-    """
+    """Conversation tails cached in memory for packs; 0 reads them from the journal. `HOLDFAST_CACHED_WINDOWS`"""
 
     group_members: int = 64
     """Maximum number of callers that share one commit. `HOLDFAST_GROUP_MEMBERS`"""

@@ -317,9 +317,8 @@ class RedisStore:
         after, wanted = page.after, min(page.limit, BATCH_KEYS)
         while True:
             lowest, highest = _key_range(page.prefix, after)
-            found = self._server.run_command(
-                "ZRANGEBYLEX", self._name(scope, "keys"), lowest, highest, "LIMIT", 0, wanted
-            )
+            place = self._name(scope, "keys")
+            found = self._server.run_command("ZRANGEBYLEX", place, lowest, highest, "LIMIT", 0, wanted)
             keys = [_decode_key(key, self._server.place) for key in found]
             if keys:
                 bodies = self._server.run_command("MGET", *(self._entry_name(scope, key) for key in keys))
@@ -361,9 +360,8 @@ class RedisStore:
                 elif not entry.is_live(now):
                     gone += bool(self._server.run_script(_DROP, [name, f"{place}:keys"], [entry.version, key]))
             if freed:
-                self._server.run_script(
-                    _SWEEP, [f"{place}:keys", *(name for _, name in freed)], [key for key, _ in freed]
-                )
+                places = [f"{place}:keys", *(name for _, name in freed)]
+                self._server.run_script(_SWEEP, places, [key for key, _ in freed])
         return gone
 
     def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:

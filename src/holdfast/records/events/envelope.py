@@ -17,10 +17,7 @@ DEFAULT_TENANT: Final = "default"
 
 
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The part of an event that is kept for ever: never free text.
-
-    `artifacts` names the large bodies that this event keeps alive.
-    """
+    """The part of an event kept for ever: never free text. `artifacts` names large bodies that it keeps alive."""
 
     artifacts: tuple[str, ...] = ()
 

@@ -274,10 +274,8 @@ def _list_folder(tree: FileTree, folder: int, names: Sequence[str], now: float) 
 def _remove_abandoned(folder: int, item: os.DirEntry[str], now: float) -> None:
     """Remove a killed writer's unfinished file, once it is too old to be in use."""
     try:
-        if (
-            item.name.startswith(UNFINISHED_PREFIX)
-            and item.stat(follow_symlinks=False).st_mtime < now - ABANDONED_SECONDS
-        ):
+        oldest = now - ABANDONED_SECONDS
+        if item.name.startswith(UNFINISHED_PREFIX) and item.stat(follow_symlinks=False).st_mtime < oldest:
             os.unlink(item.name, dir_fd=folder)
     except OSError:
         pass  # Another process removed it, or the folder is read-only.

@@ -95,9 +95,8 @@ class FsStore:
         if not self._search:
             return []
         with translate_os_errors(self.root):
-            entries = (
-                (key, self._read_newest(file_format.scope_paths(scope), key)[0]) for key in self._keys(scope, "", None)
-            )
+            paths = file_format.scope_paths(scope)
+            entries = ((key, self._read_newest(paths, key)[0]) for key in self._keys(scope, "", None))
             return match_entries(((key, one, spaced_words(one)) for key, one in entries if one is not None), wanted)
 
     # writing
