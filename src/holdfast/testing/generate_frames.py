@@ -175,12 +175,9 @@ class FrameGenerator:
         facts: Facts
         if kind == "model":
             shown = self._random.choice((None, self._random.randbytes(32).hex()))
+            pack = None if shown is None else self._new_ulid()
             facts = event_calls.ModelRequested(
-                call=call,
-                frame=frame.id,
-                model="gpt-5-mini",
-                pack=None if shown is None else self._new_ulid(),
-                context_hash=shown,
+                call=call, frame=frame.id, model="gpt-5-mini", pack=pack, context_hash=shown
             )
         elif kind == "tool":
             facts = event_calls.ToolRequested(call=call, frame=frame.id, name="search")

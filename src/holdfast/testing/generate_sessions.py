@@ -162,10 +162,8 @@ class SessionGenerator:
 
     def _end_session(self, cause: str) -> None:
         reset = cause == "reset"
-        again = self.status != "open"
-        spans = {
-            name: (thread.floor, thread.newest) for name, thread in self.threads.items() if thread.newest and not again
-        }
+        threads = self.threads if self.status == "open" else {}
+        spans = {name: (thread.floor, thread.newest) for name, thread in threads.items() if thread.newest}
         handover = self._telling.new_ulid() if spans and self._telling.roll(0.7) else None
         facts = events.SessionClosing(
             cause=cause, generation=self.generation, reset=reset, handover=handover, spans=spans

@@ -174,9 +174,8 @@ def _run_trial(plan: KillPlan, number: int | None, folder: Path | None) -> KillR
         if folder is None or trial.well or plan.journal == "memory":
             shutil.rmtree(place, ignore_errors=True)
     story = trial.story
-    return KillReport(
-        points=story.passed, killed=int(story.died is not None), runs=trial.lives, questions=trial.answered
-    )
+    killed = int(story.died is not None)
+    return KillReport(points=story.passed, killed=killed, runs=trial.lives, questions=trial.answered)
 
 
 class KillPlan(msgspec.Struct, frozen=True, kw_only=True):

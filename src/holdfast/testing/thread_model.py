@@ -105,9 +105,8 @@ class ExpectedThread(msgspec.Struct, kw_only=True):
         """Fork a thread after the first `keep` messages of this one, which is at `version`."""
         shared = self.cut_segments((SharedSegment(self.stream, self.floor, OPEN_END, version), *self.shared), keep)
         streams = {segment.stream for segment in shared}
-        kept = (
-            one for one in (*self.own_summaries[::-1], *self.inherited) if one.last <= keep and one.stream in streams
-        )
+        known = (*self.own_summaries[::-1], *self.inherited)
+        kept = (one for one in known if one.last <= keep and one.stream in streams)
         calls = self.open_calls(keep, stream)
         thread = ExpectedThread(
             stream=stream, messages=self.messages[:keep], calls=calls, shared=shared, inherited=tuple(kept)

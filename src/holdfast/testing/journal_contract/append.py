@@ -89,12 +89,8 @@ class AppendContract(JournalFixtures):
 
     def test_the_same_key_with_other_content_is_a_conflict(self, writer: Writer, journal: Journal) -> None:
         writer.append(STREAM, make_note("a"), key="k")
-        for other in (
-            (make_note("b"),),
-            (make_note("a"), make_note("a")),
-            (make_note("a", n=1),),
-            (make_push(writer),),
-        ):
+        one = make_note("a")
+        for other in ([make_note("b")], [one, one], [make_note("a", n=1)], [make_push(writer)]):
             with pytest.raises(KeyReused):
                 writer.append(STREAM, *other, key="k")
         assert len(read_events(journal)) == 1

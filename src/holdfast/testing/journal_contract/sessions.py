@@ -245,9 +245,8 @@ class SessionContract(JournalFixtures):
         # Retractions, pins and changed settings do not count as activity.
         retracted = event_sessions.MessageRetracted(first=2, last=2, spans=((2, 2),))
         writer.append(_thread_stream("b"), Draft(type="message.retracted", facts=retracted))
-        writer.append(
-            Scope.session("c").text, Draft(type="session.changed", facts=event_sessions.SessionOpened(model="m"))
-        )
+        changed = Draft(type="session.changed", facts=event_sessions.SessionOpened(model="m"))
+        writer.append(Scope.session("c").text, changed)
         assert _list_ids(journal) == ["a", "c", "b"]
         assert [row.model for row in journal.sessions("default", SessionQuery())] == [None, "m", None]
 

@@ -29,9 +29,8 @@ NOW_MS = 1
 
 def make_write(key: str, value: Any, **facts: Any) -> Draft:
     """Make a draft that writes a key."""
-    return Draft(
-        type="state.written", facts=state.StateWritten(key=key, **facts), content=state.ValueContent(value=value)
-    )
+    content = state.ValueContent(value=value)
+    return Draft(type="state.written", facts=state.StateWritten(key=key, **facts), content=content)
 
 
 def _write_random_state(writer: Writer, seed: int, steps: int = 150, scope: str = SCOPE) -> list[StoredEvent]:
@@ -113,9 +112,8 @@ class StateContract(JournalFixtures):
             assert found == whole
 
     def test_time_and_lifetime_are_honoured(self, writer: Writer, journal: Journal) -> None:
-        writer.append(
-            SCOPE, make_write("a", 1, expires_at=100), make_write("b", 2, lifetime="session"), make_write("c", 3)
-        )
+        drafts = make_write("a", 1, expires_at=100), make_write("b", 2, lifetime="session"), make_write("c", 3)
+        writer.append(SCOPE, *drafts)
         assert _list_entries(journal, now=99) == [("a", 1), ("b", 2), ("c", 3)]
         assert _list_entries(journal, now=100) == [("b", 2), ("c", 3)]
         assert _list_entries(journal, lifetime="session") == [("b", 2)]
