@@ -69,7 +69,10 @@ class Effects:
         return self.env.sinks.add(tenant, name, sink)
 
     def add_middleware(self, function: Middleware) -> Callable[[], None]:
-        """Pass declared effects through a function; None suppresses one. Returns a function that removes it."""
+        """Pass every declared effect through a function that returns an effect, or None to suppress it.
+
+        Returns a function that removes it.
+        """
         return self.env.sinks.add_middleware(self._sink_tenant, function)
 
     def dispatch(self, *, sink: str | None = None, limit: int | None = None) -> DispatchReport:

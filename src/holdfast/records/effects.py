@@ -135,7 +135,10 @@ class Handoff(_FrameOptions, frozen=True, tag="handoff"):
 
 
 class RequestApproval(Effect, frozen=True, tag="approval"):
-    """An effect that asks a person. It suspends `frame`, or else a frame of `actor` that is pushed to wait."""
+    """An effect that asks a person.
+
+    The question suspends `frame`; without one, a frame of `actor` is pushed to wait for the answer.
+    """
 
     question: str
     frame: str | None = None

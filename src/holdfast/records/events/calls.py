@@ -100,7 +100,10 @@ class CallContent(Content, frozen=True):
 
 
 class ContextPacked(Facts, frozen=True, kw_only=True):
-    """The pack a model was shown, with each piece's origin and cut, to rebuild it. `before` is the previous pack."""
+    """The pack a model was shown: each piece's origin and cut, so that it can be rebuilt.
+
+    `before` is the version of the previous pack.
+    """
 
     pack: str
     call: str

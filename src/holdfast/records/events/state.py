@@ -83,7 +83,10 @@ class OutputContent(Content, frozen=True):
 
 
 class EffectDeclared(Facts, frozen=True):
-    """A change for a sink to make, once and in the order of its stream and sink. `effect` is also the event's id."""
+    """A change for a sink to make: in order with the others of its stream and sink, once per id.
+
+    `effect` is also the id of the event.
+    """
 
     effect: str
     kind: str
