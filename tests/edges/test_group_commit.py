@@ -130,12 +130,12 @@ def test_a_lone_caller_waits_for_nobody_however_slow_the_disk_is(monkeypatch: py
 
 def test_a_group_has_a_limit_of_members_and_of_bytes() -> None:
     for limits, sizes in (
-        ({"members": 3, "size": 10**6}, [1, 3, 3, 1]),
-        ({"members": 64, "size": 25}, [1, 2, 2, 2, 1]),
+        ({"members": 3, "size": 10**6}, [1, 1, 3, 3]),
+        ({"members": 64, "size": 25}, [1, 1, 2, 2, 2]),
     ):
         held = Held()
         _submit_all(GroupCommit(held, **limits), held, 7)
-        assert [len(group) for group in held.groups] == sizes
+        assert sorted(len(group) for group in held.groups) == sizes  # Rounds that wait may overtake each other.
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_making_a_summary_reads_no_more_of_a_longer_history(sqlite: Holdfast) ->
         with counting(sqlite.env.journal) as counts:
             assert summed(chat.pack(BUDGET))
         found.append(counts.statements)
-    assert found[0] == found[1]
+    assert found[1] <= found[0]
 
 
 # retracted

@@ -58,7 +58,7 @@ def test_every_summarised_window_is_valid_and_within_its_limit() -> None:
         if window.summarised:
             made += 1
             summary = window.messages[len(instructions(valid))]
-            assert summary.text.startswith("Summary of previous context: and so")
+            assert summary.text.startswith("Summary of previous context: and")
             assert window.summarised + len(window.messages) - 1 == len(valid)
             assert window.messages[-1] == valid[-1]
     assert made > 10

@@ -8,6 +8,7 @@ will choose again without knowing of this one. The records that go in and out of
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
@@ -167,20 +168,22 @@ class OlderChooser(msgspec.Struct, frozen=True):
             fits = told and sources.complete and sum(tokens) <= room and sum(sizes) <= messages
             if fits or mark <= room:
                 break
-        if fits and self.limits.floor not in LEVELS[:2] and len(older) >= FLOOR_ROUNDS:
-            fits, messages = False, min(messages, sum(sizes[1 - FLOOR_ROUNDS :]) + 1)
+        most = messages
+        if self.limits.floor not in LEVELS[:2] and len(older) >= FLOOR_ROUNDS:
+            fits, most = False, min(messages, sum(sizes[1 - FLOOR_ROUNDS :]))
+            messages = min(messages, most + 1)  # One more for a summary, but not for a round.
         marked = not fits and 0 < mark <= room
         room -= mark if marked else 0
         held = 0 if fits or messages < 2 or not rounds.number else self._summary_room(room)
-        start = self._choose_start(older, tokens, sizes, room - held, messages - (held > 0))
+        start = self._choose_start(older, tokens, sizes, room - held, min(most, messages - (held > 0)))
         made = sources.summarise(self._find_first(older, start), held) if held else None
         if made is not None:
             room, messages = room - made.estimated_tokens, messages - 1
         elif held:
-            start = self._choose_start(older, tokens, sizes, room, messages)
+            start = self._choose_start(older, tokens, sizes, room, most)
         forms = {nth: looked[nth] for nth in older[start:]}
         if start and not self.limits.stickiness:
-            start -= self._add_edge_round(older[start - 1], forms, room, messages)
+            start -= self._add_edge_round(older[start - 1], forms, room, min(most, messages))
         taken = sum(form.tokens for form in forms.values())
         # The marker must not take the place of a message.
         marked = marked and sum(len(form.messages) for form in forms.values()) < messages
@@ -245,7 +248,11 @@ class OlderChooser(msgspec.Struct, frozen=True):
         if before is not None:
             start = sticky_start(open_to, room, share, before, stickiness)
             # A window that is full of messages leaves a part of its places free as well.
-            return start if start <= before else max(start, dense_start(sizes, messages - int(messages * stickiness)))
+            return (
+                start
+                if start <= before
+                else max(start, dense_start(sizes, messages - math.ceil(messages * stickiness)))
+            )
         places = [self.sources.rounds.messages[nth][0].version for nth in older]
         return grid_start(open_to, places, room)
 
