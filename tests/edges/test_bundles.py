@@ -30,13 +30,18 @@ def prepare(some: StatementBundles) -> None:
         some.prepare()
 
 
+def run_all(some: StatementBundles, statements: list[Statement]) -> None:
+    for sql, runs in some.group(statements):
+        some.connection.executemany(sql, runs)
+
+
 def run(some: StatementBundles, statements: list[Statement]) -> int:
     """Run statements as a transaction of their own and return the number of driver calls."""
     calls = []
     prepare(some)
     some.connection.exec_trace = lambda cursor, sql, values: calls.append(sql) is None
     some.connection.execute("BEGIN")
-    some.run(statements)
+    run_all(some, statements)
     some.connection.execute("COMMIT")
     some.connection.exec_trace = None
     return len(calls) - 2
@@ -81,7 +86,7 @@ def test_a_refused_row_leaves_nothing_of_its_bundle(connection: apsw.Connection)
         prepare(some)
         connection.execute("BEGIN")
         with pytest.raises(apsw.ConstraintError):
-            some.run(wrong)
+            run_all(some, wrong)
         connection.execute("ROLLBACK")
         assert counts(connection) == before
     assert run(some, statements(9)) == 1
@@ -97,7 +102,7 @@ def check_rollback(connection: apsw.Connection) -> None:
         run(some, statements(number))
     prepare(some)
     connection.execute("BEGIN")
-    some.run(statements(2))
+    run_all(some, statements(2))
     connection.execute("ROLLBACK")
     assert run(some, statements(2)) == 1
 
@@ -105,14 +110,14 @@ def check_rollback(connection: apsw.Connection) -> None:
 def test_a_bundle_that_a_rollback_removes_is_caught(
     connection: apsw.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_statements, bundle = StatementBundles.run, StatementBundles.prepare
+    group, bundle = StatementBundles.group, StatementBundles.prepare
 
-    def prepare_too_late(self: StatementBundles, given: list[Statement]) -> None:
+    def prepare_too_late(self: StatementBundles, given: list[Statement]) -> object:
         if self.wanted is not None:
             bundle(self)
-        run_statements(self, given)
+        return group(self, given)
 
-    monkeypatch.setattr(StatementBundles, "run", prepare_too_late)
+    monkeypatch.setattr(StatementBundles, "group", prepare_too_late)
     monkeypatch.setattr(StatementBundles, "prepare", lambda self: None)
     with pytest.raises(apsw.SQLError):
         check_rollback(connection)

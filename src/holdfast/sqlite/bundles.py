@@ -39,18 +39,20 @@ class StatementBundles:
         self.wanted: tuple[str, ...] | None = None
         """The sequence to bundle, because it came again."""
 
-    def run(self, statements: Sequence[Statement]) -> None:
-        """Run statements in their order, in one call if the same sequence was bundled before."""
+    def group(self, statements: Sequence[Statement]) -> list[tuple[str, list[tuple[Any, ...]]]]:
+        """Return the calls that run statements in their order: one, if the same sequence was bundled before.
+
+        A call is a statement and the values of each of its runs, as `executemany` takes them.
+        """
         sequence = tuple([sql for sql, _ in statements])
         insert = self._inserts.get(sequence)
         if insert is not None:
-            self.connection.execute(insert, tuple([value for _, values in statements for value in values]))
-            return
-        for sql, equal in itertools.groupby(statements, itemgetter(0)):
-            self.connection.executemany(sql, map(itemgetter(1), equal))
+            return [(insert, [tuple([value for _, values in statements for value in values])])]
         self.wanted = sequence if sequence in self._seen and len(self._inserts) < MAX_BUNDLES else None
         if len(self._seen) < MAX_SEEN:
             self._seen.add(sequence)
+        runs = itertools.groupby(statements, itemgetter(0))
+        return [(sql, [values for _, values in equal]) for sql, equal in runs]
 
     def prepare(self) -> None:
         """Bundle the wanted sequence. Call it outside a transaction: a rollback would remove the bundle."""

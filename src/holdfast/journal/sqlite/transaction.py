@@ -464,7 +464,8 @@ class SqlitePlan:
                 owner = (head.epoch, head.holder, head.lease_ms, head.closed)
                 place = (self._known.tenants[tenant], head.id)
                 moved.append((queries()["update_stream"], (head.version, head.hash, *owner, *place)))
-        self._bundles.run([*fresh, *self.events, *self._changes, *moved])
+        for sql, runs in self._bundles.group([*fresh, *self.events, *self._changes, *moved]):
+            self._connection.executemany(sql, runs)
         if self._texts:
             lookups = make_lookups(self._connection, self._files)
             for number, gone, rows in text_index.index_events(self._texts, lookups):
