@@ -19,6 +19,7 @@ from holdfast.client.holdfast import Holdfast
 from holdfast.flow.journal.append import StreamWrite, append_events, decide_and_append
 from holdfast.ports import Env
 from holdfast.records.events.envelope import DEFAULT_TENANT
+from holdfast.testing.writer import make_note
 from tests.scale import volume
 
 SMALL = 500
@@ -104,10 +105,10 @@ def test_an_app_event_asks_no_more_than_a_frame(env: Env) -> None:
 
 
 def test_eight_events_in_one_append_ask_no_more_than_one(env: Env) -> None:
-    def push() -> None:
-        append_events(env, [StreamWrite(stream="actor/worker", events=tuple(pushed(env.ids) for _ in range(8)))])
+    def note() -> None:
+        append_events(env, [StreamWrite(stream="actor/worker", events=tuple(make_note() for _ in range(8)))])
 
-    assert calls_of(env, push) == LEAST
+    assert calls_of(env, note) == LEAST
 
 
 def test_counting_ends_when_left(env: Env) -> None:

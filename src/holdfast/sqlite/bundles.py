@@ -21,10 +21,10 @@ import apsw
 Statement = tuple[str, tuple[Any, ...]]
 """The text of a statement, with `?` for each of its values and nowhere else, and the values."""
 
-MAX_VALUES = 1_000
-"""The most values of a bundle: SQLite allows 2,000 columns."""
-MAX_BUNDLES = 64
-MAX_SEEN = 512
+MAX_VALUES = 256
+"""The most values of a bundle: one of that size takes 65 kB of memory, one of a thousand five times as much."""
+MAX_BUNDLES = 32
+MAX_SEEN = 128
 _NUMBERS = itertools.count()
 _PLACE = re.compile(r"\?")
 
@@ -48,9 +48,10 @@ class StatementBundles:
         insert = self._inserts.get(sequence)
         if insert is not None:
             return [(insert, [tuple([value for _, values in statements for value in values])])]
-        self.wanted = sequence if sequence in self._seen and len(self._inserts) < MAX_BUNDLES else None
-        if len(self._seen) < MAX_SEEN:
-            self._seen.add(sequence)
+        if len(self._inserts) < MAX_BUNDLES and sum([len(values) for _, values in statements]) <= MAX_VALUES:
+            self.wanted = sequence if sequence in self._seen else None
+            if len(self._seen) < MAX_SEEN:
+                self._seen.add(sequence)
         runs = itertools.groupby(statements, itemgetter(0))
         return [(sql, [values for _, values in equal]) for sql, equal in runs]
 
@@ -58,8 +59,6 @@ class StatementBundles:
         """Bundle the wanted sequence. Call it outside a transaction: a rollback would remove the bundle."""
         sequence, self.wanted = self.wanted or (), None
         columns = [f"c{number}" for number in range(sum(sql.count("?") for sql in sequence))]
-        if len(columns) > MAX_VALUES:
-            return
         name, values = f"bundle_{next(_NUMBERS)}", iter(columns)
         body = [_PLACE.sub(lambda _: f"new.{next(values)}", sql) for sql in sequence]
         self.connection.execute(

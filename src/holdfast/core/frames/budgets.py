@@ -135,6 +135,11 @@ def compute_grant(tokens: object, lender: FrameState | None) -> int | None:
     return amount
 
 
+def outstanding_loan(frame: FrameState) -> int:
+    """Return the tokens that a parent gets back when a frame ends. A suspended frame has given some back already."""
+    return (frame.granted or 0) - (0 if frame.question is None else frame.question.released)
+
+
 def _describe_tokens(frame: FrameState) -> str:
     return f"{frame.used} used, {frame.reserved} reserved and {frame.lent} lent of {frame.granted}"
 

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast import errors
-from holdfast.core.frames.budgets import check_limits, compute_grant
+from holdfast.core.frames.budgets import check_limits, compute_grant, outstanding_loan
 from holdfast.core.frames.stack import (
     ancestry,
     check_awake,
@@ -257,11 +257,6 @@ def _pop_draft(
         question=None if frame.question is None else frame.question.id,
     )
     return Draft(type="frame.popped", facts=facts, content=content)
-
-
-def outstanding_loan(frame: FrameState) -> int:
-    """Return the tokens that a frame's parent still counts as lent to it: a suspended frame has given some back."""
-    return (frame.granted or 0) - (0 if frame.question is None else frame.question.released)
 
 
 def should_wake(state: StreamState, parent_id: str, child: str, drafts: Drafts) -> bool:
