@@ -20,7 +20,7 @@ from msgspec.structs import astuple
 
 from holdfast.core.lazy import convert, decoder
 from holdfast.errors import Corrupt, InvalidValue, NewerSchema, TooLarge
-from holdfast.records.catalogue import event_type
+from holdfast.records.catalogue import CATALOGUE, event_type
 from holdfast.records.events.envelope import ERASED, Draft, Event, SealedEvent, StoredEvent
 from holdfast.records.ids import ulid_text
 from holdfast.records.settings import Settings
@@ -183,11 +183,9 @@ def seal_draft(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Setti
 
 def decode_facts(type_name: str, schema: int, facts: bytes) -> Any:
     """Decode facts to the current record of the catalogue, or to a plain mapping if the type is unknown."""
-    row = event_type(type_name)
-    if row is None:
-        return decode(facts)
-    if schema == row.schema:
-        return decode(facts, row.facts)
+    row = CATALOGUE.get(type_name) or event_type(type_name)
+    if row is None or schema == row.schema:
+        return decode(facts, Any if row is None else row.facts)
     if schema > row.schema:
         raise NewerSchema(
             f"{type_name} was written with schema {schema}; this release knows {row.schema}. Upgrade holdfast."

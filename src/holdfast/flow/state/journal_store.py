@@ -244,6 +244,9 @@ def _revision(event: Event) -> Revision:
     return Revision(version=event.version, at=event.at, value=value, user=event.user)
 
 
+_VALUE_ALONE = b'{"value":'
+
+
 class _RawValue(msgspec.Struct, frozen=True):
     """The value of a content as undecoded bytes."""
 
@@ -295,8 +298,10 @@ def decode_entry(event: StoredEvent) -> tuple[str, StoredEntry]:
     facts: StateWritten = decode_facts(event.type, event.schema, event.facts)
     content = read_content(event)
     assert content is not None, "an entry whose value was erased is not read"
+    # The canonical form of a value alone is the value between two known pieces.
+    alone = content.startswith(_VALUE_ALONE)
     return facts.key, StoredEntry(
-        value=bytes(decode(content, _RawValue).value),
+        value=content[len(_VALUE_ALONE) : -1] if alone else bytes(decode(content, _RawValue).value),
         version=event.version,
         written_at=event.at,
         expires_at=facts.expires_at,
