@@ -36,8 +36,6 @@ METHOD = "short_lines"
 """The name under which such summaries are journaled."""
 MIN_LINE_TOKENS = 8
 """The tokens by which a summary that is too long is made shorter at least."""
-MAX_LINES = 512
-"""The most lines that are remembered for the next summary."""
 
 WindowSummary = tuple[Segment, Summary, Draft | None]
 """A summary as it is shown, and its event, which has no id yet; None if it is journaled."""
@@ -95,8 +93,6 @@ class WindowSummaries(msgspec.Struct, frozen=True):
         places, messages = self._list_older(head)
         # The parts count a little less than the whole: the last lines are left out until that fits as well.
         allowed = room - self._measure_empty(places, messages) if messages else 0
-        if len(self.tail.lines) > MAX_LINES:
-            self.tail.lines.clear()
         while allowed > 0:
             text, covered = list_newest(messages, allowed, self.counter.tokenizer.count, self.tail.lines)
             if not covered:

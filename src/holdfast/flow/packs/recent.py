@@ -43,6 +43,8 @@ EXTRA_MESSAGES = 16
 TYPICAL_TOKENS = 200
 """Typical tokens of a message: a page asks for as many rows as would fill the room, within bounds."""
 MIN_PAGE = 16
+MAX_LEFT = 4
+"""Rounds that may be remembered although they have left a tail: they keep their messages in memory."""
 MAX_NEW_EVENTS = 256
 """The most new events that a cached tail is extended by."""
 GROWTH_TYPES = frozenset({"message.appended", "tokens.counted", PACKED})
@@ -143,11 +145,12 @@ class ThreadTail(msgspec.Struct, frozen=True, kw_only=True):
     """The summary that was made last of messages before a window, by everything that it depends on."""
 
     def measured_rounds(self) -> dict[int, MeasuredRound]:
-        """Return the measured rounds, without most of those that left the tail."""
-        if len(self.measured) > 2 * len(self.messages) + MIN_PAGE:
-            there = {id(message) for message in self.messages}
-            for key in [key for key in list(self.measured) if key not in there]:
-                self.measured.pop(key, None)
+        """Return the measured rounds; forget those that left the tail, and their lines, once they are a few."""
+        for known in (self.measured, self.lines):
+            if len(known) > len(self.messages) + MAX_LEFT:
+                there = {id(message) for message in self.messages}
+                for key in [key for key in list(known) if key not in there]:
+                    known.pop(key, None)
         return self.measured
 
     def start(self) -> int:

@@ -19,6 +19,7 @@ from holdfast.flow.state.store import Storage
 from holdfast.flow.state.vectors import find_similar
 from holdfast.ports import Env
 from holdfast.ports.capabilities import STATE, TEXT, EntryReader, require
+from holdfast.records.catalogue import CATALOGUE
 from holdfast.records.entries import (
     Edge,
     EdgeQuery,
@@ -245,6 +246,7 @@ def _revision(event: Event) -> Revision:
 
 
 _VALUE_ALONE = b'{"value":'
+_SCHEMA = CATALOGUE["state.written"].schema
 
 
 class _RawValue(msgspec.Struct, frozen=True):
@@ -295,7 +297,8 @@ def _edge_facts(edge: Edge) -> dict[str, Any]:
 
 def decode_entry(event: StoredEvent) -> tuple[str, StoredEntry]:
     """Return the key and the entry that an event holds."""
-    facts: StateWritten = decode_facts(event.type, event.schema, event.facts)
+    current = event.schema == _SCHEMA  # A page has many entries, and nearly all are of the schema of today.
+    facts = decode(event.facts, StateWritten) if current else decode_facts(event.type, event.schema, event.facts)
     content = read_content(event)
     assert content is not None, "an entry whose value was erased is not read"
     # The canonical form of a value alone is the value between two known pieces.
