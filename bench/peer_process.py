@@ -54,14 +54,19 @@ class PeerProcess:
 
 
 @contextmanager
-def peer_process(place: Path, module: str = "bench.chat_peers") -> Iterator[PeerProcess | None]:
-    """A process with the peers, ended and waited for at the end; None if their environment is not there."""
-    if not PYTHON.exists():
+def peer_process(
+    place: Path, module: str = "bench.chat_peers", python: Path = PYTHON
+) -> Iterator[PeerProcess | None]:
+    """A process with the peers, ended and waited for at the end; None if their environment is not there.
+
+    Whoever else answers as they do is started in the same way, by the interpreter that is named.
+    """
+    if not python.exists():
         yield None
         return
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [PYTHON, "-m", module],
+            [python, "-m", module],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

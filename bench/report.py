@@ -55,6 +55,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = ""
     bar: Bar | None = None
     note: str = ""
+    peer: str = ""
+    """The peer that holdfast is compared with by this line."""
+    lead: float | None = None
+    """How many times as good as that peer holdfast is; below 1, the peer is ahead."""
 
     @property
     def met(self) -> bool | None:
@@ -70,10 +74,14 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         return f"met, {room:.0f} % to spare" if self.met else f"MISSED by {-room:.0f} %"
 
 
-def ratio_line(what: str, value: Spread, bar: Bar | None = None, note: str = "") -> Line:
-    """A ratio with the middle half of its rounds."""
+def ratio_line(
+    what: str, value: Spread, bar: Bar | None = None, note: str = "", *, peer: str = "", smaller: bool = False
+) -> Line:
+    """A ratio with the middle half of its rounds; to a peer if one is named, where more is better unless `smaller`."""
     around = f"half of the rounds {value}"
-    return Line(what=what, value=value.median, unit="x", bar=bar, note=f"{around}; {note}" if note else around)
+    lead = None if not peer else 1 / value.median if smaller else value.median
+    note = f"{around}; {note}" if note else around
+    return Line(what=what, value=value.median, unit="x", bar=bar, note=note, peer=peer, lead=lead)
 
 
 class Report:
@@ -145,6 +153,8 @@ def _plain_line(line: Line) -> dict[str, object]:
     found: dict[str, object] = {"what": line.what, "value": round(line.value, 4), "unit": line.unit, "note": line.note}
     if line.bar is not None:
         found |= {"bar": str(line.bar), "met": line.met, "room_percent": round(line.bar.room(line.value), 1)}
+    if line.lead is not None:
+        found |= {"peer": line.peer, "lead": round(line.lead, 4)}
     return found
 
 
