@@ -11,14 +11,17 @@ A missed bar is reported with by how much and never fails the run.
     report.py      lines, bars, the table, results.json
     journals.py    temporary folders, journals, the raw limit
     workload.py    valid frame events: push, call, evidence, spend, pop
+    calls.py       Python calls, in all threads
     counting.py    driver calls, statements, VM steps and pages of a journal at work
     session_*.py   the parts of the topic conversations, and the texts that are said in them
     chat_peers.py  the process in which peers of sessions are measured; peer_kinds.py is each of them as it comes,
                    peer_process.py how they are asked from here
     turn_*.py      the parts of the topic turns; turn_peers.py is the process of its peers, fake_model.py the model that
                    all of them ask
+    crowd_peers.py the process of those that take turns in a thousand conversations at once, beside turn_crowd.py
     store_peers.py the same for peers of state; store_items.py is what everybody keeps and asks for
 
-and one module per topic: single, frames, counts, group, beside, whole, size, conversations, packs, turns, scopes,
-importing, stores, search, retrieval.
+and one module per topic: single, frames, counts, calls, group, beside, whole, size, conversations, packs, turns,
+scopes, tenants, importing, stores, search, retrieval. What a user gets is measured as it comes, with the text index;
+where it says "index off", beside it.
 """

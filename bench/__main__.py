@@ -15,6 +15,7 @@ from rich.console import Console
 
 from bench import (
     beside,
+    calls,
     conversations,
     counts,
     frames,
@@ -27,6 +28,7 @@ from bench import (
     single,
     size,
     stores,
+    tenants,
     turns,
     whole,
 )
@@ -39,14 +41,17 @@ TOPICS: dict[str, ModuleType] = {
         single,
         frames,
         counts,
+        calls,
         group,
         beside,
+        calls,
         whole,
         size,
         conversations,
         packs,
         turns,
         scopes,
+        tenants,
         importing,
         stores,
         search,

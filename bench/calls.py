@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,9 +90,7 @@ def run(quick: bool) -> list[Line]:
     return found
 
 
-def _appends(
-    calls: PythonCalls, place: Path, stack: ExitStack, index: str, settings: Settings
-) -> Iterator[Line]:
+def _appends(calls: PythonCalls, place: Path, stack: ExitStack, index: str, settings: Settings) -> Iterator[Line]:
     hf = stack.enter_context(holdfast.open(place / "appends.db", settings=settings))
     session = hf.session("plain", system=SYSTEM, model=MODEL)
     session.append(said(0, LONG))
@@ -113,7 +111,12 @@ def _turns(calls: PythonCalls, place: Path, stack: ExitStack, index: str, settin
         script = [REPLY] if tool is None else [call(tool, **ARGUMENTS), REPLY]
         tools = [] if tool is None else [FUNCTIONS[tool]]
         agent: Any = AsyncHoldfast(hf, threads).agent(
-            AGENT.replace(".", "-"), model=Scripted(script, name=MODEL), system=SYSTEM, tools=tools, limits=LIMITS, history=False
+            AGENT.replace(".", "-"),
+            model=Scripted(script, name=MODEL),
+            system=SYSTEM,
+            tools=tools,
+            limits=LIMITS,
+            history=False,
         )
         name = f"with-{tool}"
         fill(hf, name, LONG)

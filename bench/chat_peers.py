@@ -33,12 +33,18 @@ class Opened:
     def __init__(self, name: str, place: Path, run: Run) -> None:
         self.path = place / f"{name.replace(' ', '-')}-{time.monotonic_ns()}.db"
         self.peer: Peer = KINDS[name](self.path, run)
-        self.next = 0
+        self.next = self.held = 0
         self.peer.begin()
+
+    def begin(self) -> None:
+        """Go on with a conversation in which nothing was said yet."""
+        self.peer.begin()
+        self.held = 0
 
     def make(self, count: int) -> Any:
         """So many messages more."""
         self.next += count
+        self.held += count
         return self.peer.make(range(self.next - count, self.next))
 
     def lengthen(self, messages: int) -> None:
@@ -53,6 +59,7 @@ class Peers:
     def __init__(self) -> None:
         self._run, self._stop = loop()
         self._opened: dict[str, Opened] = {}
+        self._written: list[int] = []
 
     def hello(self, place: str) -> dict[str, Any]:
         """Which peers work here, and why others do not."""
@@ -81,7 +88,7 @@ class Peers:
         """Seconds of one append of so many messages; with `anew`, to a new conversation of that length."""
         opened = self._opened[label]
         if anew is not None:
-            opened.peer.begin()
+            opened.begin()
             opened.lengthen(anew)
         inputs = [opened.make(count) for _ in range(times)]
         gc.collect()
@@ -90,6 +97,14 @@ class Peers:
             opened.peer.append(one)
         return (time.perf_counter() - start) / times
 
+    def read_back(self, label: str) -> int:
+        """The messages of a conversation: as many as were acknowledged, or it fails."""
+        opened = self._opened[label]
+        found = opened.peer.count()
+        if found != opened.held:
+            raise AssertionError(f"{label}: {found} messages are there, {opened.held} were acknowledged")
+        return found
+
     def size(self, name: str, place: str, turns: int) -> dict[str, Any]:
         """Bytes on disk after so many turns, and how long they took."""
         opened = Opened(name, Path(place), self._run)
@@ -97,6 +112,8 @@ class Peers:
         for number in range(turns):
             opened.peer.turn(2 * number, 2 * number + 1)
         took = time.perf_counter() - start
+        if opened.peer.count() != 2 * turns:
+            raise AssertionError(f"{name}: {opened.peer.count()} messages are there, {2 * turns} were acknowledged")
         opened.peer.close()
         found = checkpointed_bytes(opened.path)
         opened.path.unlink()
@@ -105,7 +122,22 @@ class Peers:
     def threads(self, place: str, callers: int, seconds: float, calls: int) -> dict[str, Any]:
         """Turns that so many threads took, each on a session and an event loop of its own, one database for all."""
         done, took = openai_threads(Path(place) / "threads.db", callers, seconds, calls)
+        known = self._written or [0] * callers
+        self._written = [before + 2 * (turns + 1) for before, turns in zip(known, done, strict=True)]
         return {"done": done, "seconds": took, "durability": durability(Path(place) / "threads.db")}
+
+    def threads_read_back(self, place: str) -> int:
+        """The messages that threads wrote, all rounds together: as many as were acknowledged, or it fails."""
+        from agents import SQLiteSession
+
+        found = []
+        for index in range(len(self._written)):
+            session = SQLiteSession(f"thread-{index}", Path(place) / "threads.db")
+            found.append(len(self._run(session.get_items())))
+            session.close()
+        if found != self._written:
+            raise AssertionError(f"threads: {found} messages are there, {self._written} were acknowledged")
+        return sum(found)
 
     def memory(self, place: str, warm_up: int, sessions: int, messages: int) -> dict[str, Any]:
         """What an open session holds on to: resident bytes and file descriptors."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bench import session_appends, session_size, session_threads
+from bench import session_appends, session_search, session_size, session_threads
 from bench.journals import folder
 from bench.peer_kinds import KINDS, OPENAI
 from bench.peer_process import PeerProcess, peer_process
@@ -69,7 +69,8 @@ def run(quick: bool) -> list[Line]:
         with peer_process(place) as peers:
             held = their_memory(place, peers, quick)
             appended = session_appends.lines(place, peers, quick)
+            searched = session_search.lines(place, quick)
             shared = session_threads.lines(place, peers, quick)
             # After everything that is timed: one peer writes a gigabyte.
             size = session_size.lines(place, peers, quick)
-        return [present(peers), *size, *appended, *shared, *memory(place, quick), *held]
+        return [present(peers), *size, *appended, *searched, *shared, *memory(place, quick), *held]

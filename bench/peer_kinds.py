@@ -51,6 +51,9 @@ class Peer(Protocol):
     def turn(self, asked: int, replied: int) -> None:
         """A user's message and the reply to it, durable one after the other as the peer's own loop does it."""
 
+    def count(self) -> int:
+        """How many messages the conversation has, read from the database."""
+
     def close(self) -> None:
         """Let go of the database."""
 
@@ -77,6 +80,9 @@ class OpenAISession:
     def turn(self, asked: int, replied: int) -> None:
         for number in (asked, replied):
             self.append(self.make([number]))
+
+    def count(self) -> int:
+        return len(self._run(self._session.get_items()))
 
     def close(self) -> None:
         if self._session is not None:
@@ -116,6 +122,9 @@ class LangGraph:
 
     def turn(self, asked: int, replied: int) -> None:
         self.invoke(self.make([asked, replied]))
+
+    def count(self) -> int:
+        return len(self._graph.get_state(self._config).values["messages"])
 
     def close(self) -> None:
         self._stack.close()
@@ -188,6 +197,10 @@ class AdkSession:
 
     def turn(self, asked: int, replied: int) -> None:
         self.append(self.make([asked, replied]))
+
+    def count(self) -> int:
+        found = self._service.get_session(app_name="bench", user_id="u", session_id=self._session.id)
+        return len(self._run(found).events)
 
     def close(self) -> None:
         self._run(self._service.close())

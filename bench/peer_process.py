@@ -54,9 +54,7 @@ class PeerProcess:
 
 
 @contextmanager
-def peer_process(
-    place: Path, module: str = "bench.chat_peers", python: Path = PYTHON
-) -> Iterator[PeerProcess | None]:
+def peer_process(place: Path, module: str = "bench.chat_peers", python: Path = PYTHON) -> Iterator[PeerProcess | None]:
     """A process with the peers, ended and waited for at the end; None if their environment is not there.
 
     Whoever else answers as they do is started in the same way, by the interpreter that is named.

@@ -112,7 +112,7 @@ def peer_insert(place: Path, body: bytes) -> Iterator[tuple[Work, str]]:
 
 def run(quick: bool) -> list[Line]:
     """All of them in the same rounds."""
-    times, count = (60, 5) if quick else (200, 25)
+    times, count = (60, 5) if quick else (200, 49)
     with ExitStack() as stack:
         place = stack.enter_context(folder())
         env = stack.enter_context(journal(place))
@@ -133,7 +133,11 @@ def run(quick: bool) -> list[Line]:
         if name == PEER:
             note += f"; its defaults: stdlib sqlite3, WAL, synchronous={level}; no rows, no chain"
         lines.append(ratio_line(f"{name}, against raw", ratios(samples, name, RAW), bars.get(name), note))
-    return lines
+    without = "the peer keeps no rows, no chain and no keys"
+    return lines + [
+        ratio_line(f"{name}, times the speed of {PEER}", ratios(samples, PEER, name), None, without, peer=PEER)
+        for name in (PUSH, APP)
+    ]
 
 
 def _microseconds(samples: Samples, name: str) -> float:

@@ -147,6 +147,14 @@ class Stores:
         inputs = [(opened.namespace(number), key(number), value(number)) for number in numbers]
         return _each(lambda given: opened.store.put(*given), inputs)
 
+    def read_back(self, kind: str) -> int:
+        """The items that were put and are there: as many as were acknowledged, or it fails."""
+        opened = self._opened[kind]
+        last = next(opened.numbers)
+        for number in range(opened.items, last):
+            _some(opened.store.get(opened.namespace(number), key(number)))
+        return last - opened.items
+
     def get(self, kind: str, times: int) -> float:
         """Items that are there."""
         opened = self._opened[kind]

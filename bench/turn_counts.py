@@ -1,8 +1,9 @@
 """One turn in a conversation of 100 messages and of 10 000: the same work, in counts, and how often it commits.
 
 A turn without tools commits three times: what the user said with its frame, the pack with the call of the model, the
-reply with the end. Two tools beside each other add five: both intents at once, each outcome, and pack and reply of the
-second call. A loop that takes them one after the other commits each intent on its own: six.
+reply with the end. Two tools in one reply add four: each outcome, and pack and reply of the second call; intents of
+calls that begin at once are in the commit of the reply that asked for them. Two rounds of one tool add six. A loop of
+one's own takes the tools one after the other.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bench.counting import Counts, counting
 from bench.counts import difference
 from bench.report import Line, at_most
 from bench.turn_ways import AGENT, OWN, PLAINLY, WAYS, Stage, Way
-from bench.turn_words import PLAIN, REPLY, SHAPES, TOOLS, asked
+from bench.turn_words import PLAIN, REPLY, SHAPES, TOOLS, TURN_BY_TURN, asked
 
 SMALL, LARGE = 100, 10_000
 APART = 10
@@ -23,7 +24,7 @@ COUNTED = ("statements", "vm_steps", "pages_read")
 WARM_UP = 5
 TAKEN = {PLAIN: 60, TOOLS: 30}
 """Turns that are counted: enough for page splits, and for windows that move, to average out."""
-COMMITS = {(OWN, PLAIN): 3, (AGENT, PLAIN): 3, (OWN, TOOLS): 9, (AGENT, TOOLS): 8}
+COMMITS = {(OWN, PLAIN): 3, (AGENT, PLAIN): 3, (OWN, TOOLS): 9, (AGENT, TOOLS): 7, (AGENT, TURN_BY_TURN): 9}
 
 
 def counted(way: Way, turns: int) -> Counts:
@@ -48,7 +49,14 @@ def lines(place: Path, quick: bool) -> list[Line]:
             found += _lines(f"{kind}, {shape}", COMMITS[kind, shape], few, many)
             if shape == PLAIN:
                 found.append(_alone(kind, few, _one(place, kind, shape, turns, SMALL)))
-    return found
+    return [*found, _turn_by_turn(place, TAKEN[TOOLS] // 2)]
+
+
+def _turn_by_turn(place: Path, turns: int) -> Line:
+    """Its commits alone: the rest is that of the others."""
+    found = _one(place, AGENT, TURN_BY_TURN, turns, SMALL)
+    bar = at_most(COMMITS[AGENT, TURN_BY_TURN])
+    return Line(what=f"{AGENT}, {TURN_BY_TURN}: commits", value=found.commits, bar=bar)
 
 
 def _one(place: Path, kind: str, shape: str, turns: int, messages: int, beside: int = 0) -> Counts:

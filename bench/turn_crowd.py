@@ -24,7 +24,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-
 from bench.chat_peers import serve
 from bench.crowd_peers import WARM, commit_kind, conversation_names, questions, take_turns
 from bench.harness import Samples, plain, ratios
@@ -63,7 +62,10 @@ def peak() -> int:
 class _Malloc(ctypes.Structure):
     """What glibc's `mallinfo2` tells."""
 
-    _fields_ = [(name, ctypes.c_size_t) for name in "arena ord smblks hblks hblkhd usmblks fsmblks used free keep".split()]
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "used", "free", "keep")
+    ]
 
 
 def in_use() -> int:
@@ -215,7 +217,9 @@ class _Shape:
             ours = stack.enter_context(_own_process(self._place))
             self._durable = {OURS: ours.ask("open", place=os.fspath(self._place), shape=self._shape)}
             for name in names:
-                self._durable[name] = self._ask(name, "open", name=name, place=os.fspath(self._place), shape=self._shape)
+                self._durable[name] = self._ask(
+                    name, "open", name=name, place=os.fspath(self._place), shape=self._shape
+                )
             for number in range(ROUNDS[self._shape]):
                 # Nobody is always the first.
                 for name in names[number % 2 :] + names[: number % 2]:
@@ -290,7 +294,7 @@ class _Shape:
                     value=max(0.0, slope["in_use"]),
                     unit="bytes",
                     bar=at_most(GROWTH_BAR) if bars else None,
-                    note=f"what the allocators have in use, its slope from round {SETTLED} on; MB after each round: {used}; "
+                    note=f"slope from round {SETTLED} on of what allocators have in use; MB after each round: {used}; "
                     f"slope of resident memory, which rises in steps: {plain(slope['resident'])} bytes",
                 )
             )

@@ -20,7 +20,18 @@ from bench.fake_model import FakeModel
 from bench.harness import Contender
 from bench.session_packs import BUDGET
 from bench.session_texts import POOL, role, text
-from bench.turn_words import ARGUMENTS, FUNCTIONS, MODEL, REPLY, SYSTEM, TOOLS, asked, definitions
+from bench.turn_words import (
+    ARGUMENTS,
+    FUNCTIONS,
+    MODEL,
+    PLAIN,
+    REPLY,
+    SYSTEM,
+    TOOLS,
+    TURN_BY_TURN,
+    asked,
+    definitions,
+)
 from holdfast import CallModel, CallTool, Holdfast, Limits
 from holdfast.aio.executor import ThreadPools
 from holdfast.aio.holdfast import AsyncHoldfast
@@ -74,7 +85,7 @@ class SentTo:
     def __init__(self, hf: Holdfast, shape: str, model: Any, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self.hf, self._run = hf, run
         self._threads = ThreadPools()
-        tools = list(FUNCTIONS.values()) if shape == TOOLS else []
+        tools = [] if shape == PLAIN else list(FUNCTIONS.values())
         # Without the tools for its own past, so that everybody's request is the same.
         self._agent: Any = AsyncHoldfast(hf, self._threads).agent(
             "travel", model=model, system=SYSTEM, tools=tools, limits=LIMITS, history=False
@@ -99,8 +110,9 @@ async def _ended(threads: ThreadPools) -> None:
 
 def scripted(shape: str, name: str = MODEL) -> Scripted:
     """The model that says what a script says: in each turn both tools, if there are any, and then the reply."""
-    calls = [[call(name, **ARGUMENTS) for name in FUNCTIONS]] if shape == TOOLS else []
-    return Scripted([*calls, REPLY], name=name)
+    made = [call(name, **ARGUMENTS) for name in FUNCTIONS]
+    calls: dict[str, list[Any]] = {PLAIN: [], TOOLS: [made], TURN_BY_TURN: made}
+    return Scripted([*calls[shape], REPLY], name=name)
 
 
 def said_in_turn(shape: str) -> Callable[[CallModel], Any]:

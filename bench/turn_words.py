@@ -18,6 +18,8 @@ MODEL = "gpt-5-mini"
 SYSTEM = "You are a careful travel agent. Answer in a few sentences and ask when something is unclear."
 PLAIN, TOOLS = "without tools", "two tools"
 SHAPES = (PLAIN, TOOLS)
+TURN_BY_TURN = "two rounds of one tool"
+"""The same two tools, but the second is asked for when the first has answered."""
 CALLS = {PLAIN: 1, TOOLS: 2}
 """How often the model is called in a turn."""
 

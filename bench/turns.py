@@ -172,7 +172,15 @@ class _Length:
             for kind in ours:
                 note = f"{_ms(samples, name):,.1f} ms; {self._durable[name]}"
                 what = f"{_wire(kind, shape)}, times the speed of {name.removesuffix(f', peer {shape}')}"
-                found.append(ratio_line(self._what(what), ratios(samples, name, _wire(kind, shape)), None, note))
+                found.append(
+                    ratio_line(
+                        self._what(what),
+                        ratios(samples, name, _wire(kind, shape)),
+                        None,
+                        note,
+                        peer=name.removesuffix(f", peer {shape}"),
+                    )
+                )
         return found
 
     def _what(self, what: str) -> str:

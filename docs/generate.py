@@ -803,11 +803,25 @@ Python {run["python"]}, SQLite {run["sqlite"]}, {run["system"]} with {run["cores
 rounds of the same run, with their defaults or the safer setting that the note names. A ratio (`x`) is the median of its
 rounds; the note has their spread and the raw numbers, the bar says which side is better. Times do not carry over
 to another machine: run it on yours."""
-    parts = []
+    parts = _peers_ahead(found["topics"].values())
     for topic in found["topics"].values():
         rows = [[line["what"], _amount(line), line.get("bar", ""), line["note"]] for line in topic["lines"]]
         parts += [f"## {topic['title']}", table(("what", "measured", "bar", "note"), rows)]
     return page("Measured", intro, *parts)
+
+
+def _peers_ahead(topics: Iterable[dict[str, Any]]) -> list[str]:
+    """Every comparison with a peer that the peer wins; nothing if the run compared with none."""
+    lines = [line for topic in topics for line in topic["lines"] if "peer" in line]
+    if not lines:
+        return []
+    behind = sorted((line for line in lines if line["lead"] < 1), key=lambda line: line["lead"])
+    intro = f"Of {len(lines)} comparisons with a peer, {len(behind)} are won by the peer."
+    if not behind:
+        return ["## Where a peer is ahead", intro]
+    intro += " These are all of them, the widest first; by 2 x is half the time or half the bytes."
+    rows = [[line["what"], line["peer"], f"{1 / line['lead']:.2f} x", line["note"]] for line in behind]
+    return ["## Where a peer is ahead", intro, table(("what", "peer", "ahead by", "note"), rows)]
 
 
 def _amount(line: dict[str, Any]) -> str:
