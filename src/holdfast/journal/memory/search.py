@@ -11,7 +11,11 @@ from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.journal import text_index
 from holdfast.journal.text_index import IndexedEvent, IndexLookups
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.sqlite.fts import tenant_index
+from holdfast.sqlite.fts import TextIndex
+
+
+def _tenant_index(connection: apsw.Connection, tenant: int) -> TextIndex:
+    return TextIndex(connection, f"search_{tenant}")
 
 
 class MemoryTextIndex:
@@ -43,21 +47,26 @@ class MemoryTextIndex:
         """Index the events that were written."""
         placed = [self._locate(event) for event in events if event.type in text_index.INDEXED_TYPES]
         for tenant, gone, rows in text_index.index_events(placed, lookups):
-            tenant_index(self._connection, tenant).apply(gone, rows)
+            _tenant_index(self._connection, tenant).apply(gone, rows)
 
     def search(self, tenant: str, search: TextSearch, hit: Callable[[int, float], Hit]) -> list[Hit]:
         """Return the hits of one tenant."""
         number = self._tenants.get(tenant, 0)
         known = (self._streams.get((tenant, stream)) for stream in search.streams)
         places = None if search.everywhere else [place for place in known if place is not None]
-        index = tenant_index(self._connection, number)
+        index = _tenant_index(self._connection, number)
         if not index.exists():
             return []
-        return text_index.find_hits(index.match, places, search, lambda rows: [hit(seq, score) for seq, score in rows])
+        named = None if places is None else [str(place) for place in places]
+
+        def best(limit: int) -> list[tuple[int, float]]:
+            return index.match(search.terms, named, limit)
+
+        return text_index.find_hits(best, search, lambda rows: [hit(seq, score) for seq, score in rows])
 
     def remove(self, tenant: str, seqs: Iterable[int]) -> None:
         """Remove events from the index."""
-        index = tenant_index(self._connection, self._tenants.get(tenant, 0))
+        index = _tenant_index(self._connection, self._tenants.get(tenant, 0))
         if index.exists():
             index.remove(seqs)
             index.scrub()
