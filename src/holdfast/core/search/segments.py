@@ -33,6 +33,10 @@ MAX_ROWS: Final = 65_535
 """Texts of one segment: their numbers take two bytes."""
 BLOCK_POSTINGS: Final = 1_500
 BLOCK_WORDS: Final = 400
+MERGED_AT_ONCE: Final = 4
+"""Segments of about one size that are merged into one."""
+SPARSE_SHARE: Final = 0.5
+"""The share of hidden texts from which a segment is written anew without them."""
 _LEVEL: Final = 6
 _K1, _B = 1.2, 0.75
 _LEAST_RARITY: Final = 1e-6
@@ -180,21 +184,27 @@ def _each_word(block: Block) -> Iterator[tuple[str, bytes, bytes]]:
         first = last
 
 
-def view_segment(segment: Segment, words: Sequence[str]) -> SegmentView:
+def view_segment(segment: Segment, words: Sequence[str], removed: Collection[int] = ()) -> SegmentView:
     """Return the part of a segment in memory that a search for these stems needs."""
     postings: dict[str, tuple[bytes, bytes]] = {}
     for word in dict.fromkeys(words):
         number = find_block(segment.directory, word)
         if number is not None:
             postings.update(read_postings(segment.blocks[number][1], (word,)))
-    return SegmentView(segment.rows, (), postings)
+    return SegmentView(segment.rows, removed, postings)
 
 
-def hide_rows(view: SegmentView, seqs: Sequence[int]) -> SegmentView:
+def hide_rows(view: SegmentView, seqs: Collection[int]) -> SegmentView:
     """Return a view without the texts of these events."""
+    gone = find_rows(view.rows, seqs)
+    return SegmentView(view.rows, gone.union(view.removed), view.postings) if gone else view
+
+
+def find_rows(rows: bytes, seqs: Collection[int]) -> frozenset[int]:
+    """Return the numbers of a segment's texts that belong to these events."""
     numpy = load_numpy()
-    gone = numpy.flatnonzero(numpy.isin(read_rows(view.rows)[0], numpy.asarray(seqs, numpy.uint64))).tolist()
-    return SegmentView(view.rows, (*view.removed, *gone), view.postings) if gone else view
+    wanted = numpy.fromiter(seqs, numpy.uint64, len(seqs))
+    return frozenset(numpy.flatnonzero(numpy.isin(read_rows(rows)[0], wanted)).tolist() if seqs else ())
 
 
 def read_rows(rows: bytes) -> tuple[Any, Any, Any]:
@@ -208,6 +218,24 @@ def read_rows(rows: bytes) -> tuple[Any, Any, Any]:
         numpy.frombuffer(rows, _PLACE, count, 8 * count),
         numpy.frombuffer(rows, _LENGTH, count, 12 * count),
     )
+
+
+def choose_merge(sizes: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """Choose the segments to merge next, from the size of each and its number of hidden texts; none if they are few.
+
+    They are several of about one size, or one that is mostly hidden.
+    """
+    levels: dict[int, list[int]] = {}
+    for number, (count, hidden) in enumerate(sizes):
+        if hidden > SPARSE_SHARE * count:
+            return (number,)
+        same = levels.setdefault((count.bit_length() - 1) // 2, [])
+        same.append(number)
+        if len(same) == MERGED_AT_ONCE:
+            if sum(sizes[each][0] for each in same) <= MAX_ROWS:
+                return tuple(same)
+            same.clear()  # As large as segments become.
+    return ()
 
 
 def merge_segments(parts: Sequence[tuple[Segment, Collection[int]]]) -> Segment:

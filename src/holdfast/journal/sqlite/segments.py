@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
 
 import apsw
 import msgspec
 
 from holdfast.core.search.segments import (
-    MAX_ROWS,
     DamagedSegment,
     Segment,
     SegmentView,
+    choose_merge,
     decode_block,
     find_block,
-    load_numpy,
+    find_rows,
     merge_segments,
     read_postings,
     read_rows,
@@ -32,10 +31,6 @@ from holdfast.errors import Corrupt
 from holdfast.journal.sqlite.statements import queries
 from holdfast.sqlite.connection import fetch_rows
 
-MERGED_AT_ONCE = 4
-"""Segments of about one size that are merged into one."""
-SPARSE_SHARE = 0.5
-"""The share of removed texts from which a segment is written anew without them."""
 _BLOCK_BITS = 20
 _JSON = msgspec.json.Encoder()
 _PACK = msgspec.msgpack.Encoder()
@@ -133,17 +128,19 @@ class TextSegments:
         """Return the seq of every indexed text, with those that are no longer current if `hidden`."""
         found: set[int] = set()
         for one in self.segments():
-            held = self._read_seqs(one).tolist()
+            held = read_rows(self._read_body(one))[0].tolist()
             removed = frozenset(() if hidden else one.removed_rows)
             found.update(seq for number, seq in enumerate(held) if number not in removed)
         return found
 
-    def _read_seqs(self, one: SegmentRow) -> Any:
+    def _read_body(self, one: SegmentRow) -> bytes:
         place = one.id << _BLOCK_BITS
         try:
-            return read_rows(self._bodies([place])[place])[0]
+            body = self._bodies([place])[place]
+            read_rows(body)
         except (KeyError, DamagedSegment):
             raise Corrupt(DAMAGED) from None
+        return body
 
     def words(self) -> set[str]:
         """Return every word of every segment."""
@@ -215,30 +212,19 @@ class TextSegments:
                 self.drop([one.id])
                 self.insert(left)
 
-    def _find_rows(self, one: SegmentRow, seqs: Collection[int]) -> set[int]:
+    def _find_rows(self, one: SegmentRow, seqs: Collection[int]) -> frozenset[int]:
         """Return the numbers of a segment's texts that are among these, hidden or not."""
-        numpy = load_numpy()
-        wanted = numpy.fromiter(seqs, numpy.uint64, len(seqs))
-        return set(numpy.flatnonzero(numpy.isin(self._read_seqs(one), wanted)).tolist())
+        return find_rows(self._read_body(one), seqs)
 
     def prepare_merge(self) -> SegmentMerge | None:
         """Return the next merge that keeps segments few, or None: of several of about one size, or of a sparse one."""
-        sizes: dict[int, list[SegmentRow]] = {}
-        for one in self.segments():
-            hidden = len(one.removed_rows)
-            if hidden > SPARSE_SHARE * one.count:
-                return self._merge([one])
-            same = sizes.setdefault((one.count.bit_length() - 1) // 2, [])
-            same.append(one)
-            if len(same) == MERGED_AT_ONCE:
-                if sum(each.count for each in same) <= MAX_ROWS:
-                    return self._merge(same)
-                same.clear()  # As large as segments become.
-        return None
-
-    def _merge(self, parts: Sequence[SegmentRow]) -> SegmentMerge:
+        segments = self.segments()
+        chosen = choose_merge([(one.count, len(one.removed_rows)) for one in segments])
+        if not chosen:
+            return None
+        parts = tuple(segments[number] for number in chosen)
         try:
-            return SegmentMerge(tuple(parts), merge_segments([(self.load(one), one.removed_rows) for one in parts]))
+            return SegmentMerge(parts, merge_segments([(self.load(one), one.removed_rows) for one in parts]))
         except DamagedSegment:
             raise Corrupt(DAMAGED) from None
 
