@@ -64,12 +64,15 @@ class MemoryTextIndex:
         facts = decode_facts(event.type, event.schema, event.facts)
         return IndexedEvent(tenant, stream, event, facts, event.content)
 
+    def _number(self, tenant: str) -> int:
+        return self._tenants.get(tenant, 0)
+
     def search(self, tenant: str, search: TextSearch, hit: Callable[[int, float], Hit]) -> list[Hit]:
         """Return the hits of one tenant."""
         known = (self._streams.get((tenant, stream)) for stream in search.streams)
         places = None if search.everywhere else [place for place in known if place is not None]
         words = [stem_word(term) for term in search.terms]
-        segments = self._state.segments.get(self._tenants.get(tenant, 0), ())
+        segments = self._state.segments.get(self._number(tenant), ())
         ranked = rank_rows([view_segment(one, words, hidden) for one, hidden in segments], words, places)
         return text_index.find_hits(ranked.best, search, lambda rows: [hit(seq, score) for seq, score in rows])
 

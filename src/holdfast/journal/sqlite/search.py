@@ -16,7 +16,15 @@ import apsw
 import msgspec
 
 from holdfast.core.journal.codec import decode, decode_facts
-from holdfast.core.search.documents import INDEXED_BYTES, Hit, TextRow, TextSearch, artifact_id, decode_beginning
+from holdfast.core.search.documents import (
+    INDEXED_BYTES,
+    STATE_WRITTEN,
+    Hit,
+    TextRow,
+    TextSearch,
+    artifact_id,
+    decode_beginning,
+)
 from holdfast.core.search.segments import Segment, build_segment, hide_rows, rank_rows, view_segment
 from holdfast.core.search.words import content_text, searchable_text
 from holdfast.errors import Unavailable
@@ -36,6 +44,8 @@ if TYPE_CHECKING:
 _JSON = msgspec.json.Encoder()
 FOLLOWED_AT_ONCE = 1_000
 """The largest number of texts that are indexed in one transaction."""
+REPAIRED_AT_ONCE = 250
+"""The largest number of texts that a repair indexes while it has the write lock."""
 PENDING_BYTES = 8 * 1024 * 1024
 """Bytes of content after which a batch ends."""
 SEARCHED_IN_MEMORY = 32
@@ -232,7 +242,10 @@ def repair_indexes(connection: apsw.Connection, files: ArtifactFiles, run: RunSt
         if damaged:
             run(partial(index.drop, damaged))
         _mend_index(connection, files, number, run)
-        while (pending := read_pending(connection, files, number, FOLLOWED_AT_ONCE)).count:
+        while index.cursor().seq < (newest or 0):  # Others may be appending: not until nothing is pending.
+            pending = read_pending(connection, files, number, FOLLOWED_AT_ONCE)
+            if not pending.count:
+                break
             run(partial(store_pending, connection, number, pending, build_segment(pending.rows, stem_word)))
         while (merge := index.prepare_merge()) is not None:
             run(partial(index.store_merge, merge))
@@ -247,9 +260,14 @@ def _mend_index(connection: apsw.Connection, files: ArtifactFiles, tenant: int, 
     if strangers:
         run(partial(index.erase, strangers))
     missing = sorted(wanted - there)
-    for first in range(0, len(missing), FOLLOWED_AT_ONCE):
-        rows = _read_texts(connection, files, tenant, missing[first : first + FOLLOWED_AT_ONCE])
-        run(partial(index.insert, build_segment(rows, stem_word)))
+    for first in range(0, len(missing), REPAIRED_AT_ONCE):
+        # Read within the step: entries may have been replaced since the index was looked at.
+        run(partial(_insert_texts, connection, files, tenant, missing[first : first + REPAIRED_AT_ONCE]))
+
+
+def _insert_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, seqs: Sequence[int]) -> None:
+    rows = _read_texts(connection, files, tenant, seqs)
+    TextSegments(connection, tenant).insert(build_segment(rows, stem_word))
 
 
 def _read_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, seqs: Sequence[int]) -> list[TextRow]:
@@ -260,6 +278,10 @@ def _read_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, 
     for row in rows:
         event = event_from_row(row, "", "")
         facts = decode_facts(event.type, event.schema, event.facts)
+        if event.type == STATE_WRITTEN:
+            current = fetch_rows(connection, queries()["state_version"], (tenant, row[2], facts.key))
+            if current != [(event.version,)]:
+                continue
         placed = IndexedEvent(tenant, row[2], event, facts, event.content)
         text = searchable_text(event.type, facts, event.content, partial(there.beginning, placed))
         previous = there.previous(placed) if text_index.needs_context(placed, text) else ""
@@ -277,7 +299,7 @@ def erase_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, 
     after = {seq for (seq,) in fetch_rows(connection, queries()["messages_after"], (_JSON.encode(seqs).decode(),))}
     known = (after - set(seqs)) & index.seqs(hidden=False)
     index.erase(known.union(seqs))
-    index.insert(build_segment(_read_texts(connection, files, tenant, sorted(known)), stem_word))
+    _insert_texts(connection, files, tenant, sorted(known))
 
 
 def has_vectors(connection: apsw.Connection) -> bool:
