@@ -42,6 +42,7 @@ _K1, _B = 1.2, 0.75
 _LEAST_RARITY: Final = 1e-6
 _SEQ, _PLACE, _LENGTH = "<u8", "<u4", "<u2"
 _ROW_BYTES: Final = 14
+_SEAL_BYTES: Final = 4
 
 
 class DamagedSegment(ValueError):
@@ -103,8 +104,8 @@ def build_segment(rows: Sequence[TextRow], stem: Stem) -> Segment:
             held[0].append(number)
             held[1].append(min(weight, MAX_WEIGHT))
     numpy = load_numpy()
-    columns = ([row.rowid for row in rows], _SEQ), ([int(row.place) for row in rows], _PLACE), (lengths, _LENGTH)
-    encoded = b"".join(numpy.asarray(column, kind).tobytes() for column, kind in columns)
+    columns = ([row.rowid for row in rows], _SEQ), ([int(row.place or 0) for row in rows], _PLACE), (lengths, _LENGTH)
+    encoded = _seal(b"".join(numpy.asarray(column, kind).tobytes() for column, kind in columns))
     blocks = _encode_blocks((word, _little_endian(numbers), bytes(held)) for word, (numbers, held) in postings.items())
     return Segment(len(rows), sum(lengths), encoded, blocks)
 
@@ -135,7 +136,7 @@ def _encode_blocks(postings: Iterable[tuple[str, bytes, bytes]]) -> tuple[tuple[
     def close() -> None:
         numbers, weights = (b"".join(column) for column in zip(*held, strict=True))
         block = Block(" ".join(words), tuple(len(each) for _, each in held), numbers, weights)
-        blocks.append((words[0], zlib.compress(_ENCODER.encode(block), _LEVEL)))
+        blocks.append((words[0], _seal(zlib.compress(_ENCODER.encode(block), _LEVEL))))
         words.clear()
         held.clear()
 
@@ -151,10 +152,21 @@ def _encode_blocks(postings: Iterable[tuple[str, bytes, bytes]]) -> tuple[tuple[
     return tuple(blocks)
 
 
+def _seal(body: bytes) -> bytes:
+    return zlib.crc32(body).to_bytes(_SEAL_BYTES, "little") + body
+
+
+def _open(sealed: bytes) -> bytes:
+    body = sealed[_SEAL_BYTES:]
+    if zlib.crc32(body).to_bytes(_SEAL_BYTES, "little") != sealed[:_SEAL_BYTES]:
+        raise DamagedSegment("its checksum is another one")
+    return body
+
+
 def decode_block(body: bytes) -> Block:
     """Return a block; raise DamagedSegment if its bytes are not one."""
     try:
-        block = _DECODER.decode(zlib.decompress(body))
+        block = _DECODER.decode(zlib.decompress(_open(body)))
     except (zlib.error, msgspec.DecodeError) as error:
         raise DamagedSegment(str(error)) from None
     if not 2 * sum(block.counts) == 2 * len(block.weights) == len(block.rows):
@@ -173,7 +185,7 @@ def find_block(directory: Sequence[str], word: str) -> int | None:
 def read_postings(body: bytes, words: Collection[str]) -> dict[str, tuple[bytes, bytes]]:
     """Return the rows and weights of those of the words that a block holds."""
     block = decode_block(body)
-    return {word: postings for word, *postings in _each_word(block) if word in words}  # type: ignore[misc]
+    return {word: (rows, weights) for word, rows, weights in _each_word(block) if word in words}
 
 
 def _each_word(block: Block) -> Iterator[tuple[str, bytes, bytes]]:
@@ -210,13 +222,14 @@ def find_rows(rows: bytes, seqs: Collection[int]) -> frozenset[int]:
 def read_rows(rows: bytes) -> tuple[Any, Any, Any]:
     """Return the seqs, places and lengths of a segment's texts as arrays."""
     numpy = load_numpy()
-    count, rest = divmod(len(rows), _ROW_BYTES)
+    body = _open(rows)
+    count, rest = divmod(len(body), _ROW_BYTES)
     if rest:
         raise DamagedSegment("the rows of a segment are cut off")
     return (
-        numpy.frombuffer(rows, _SEQ, count),
-        numpy.frombuffer(rows, _PLACE, count, 8 * count),
-        numpy.frombuffer(rows, _LENGTH, count, 12 * count),
+        numpy.frombuffer(body, _SEQ, count),
+        numpy.frombuffer(body, _PLACE, count, 8 * count),
+        numpy.frombuffer(body, _LENGTH, count, 12 * count),
     )
 
 
@@ -258,10 +271,9 @@ def merge_segments(parts: Sequence[tuple[Segment, Collection[int]]]) -> Segment:
         raise ValueError(f"a segment of {base:,} texts is too large")
     joined = [numpy.concatenate(column) for column in zip(*columns, strict=True)]
     blocks = _encode_blocks((word, b"".join(rows), b"".join(weights)) for word, (rows, weights) in merged.items())
-    encoded = b"".join(
-        column.astype(kind).tobytes() for column, kind in zip(joined, (_SEQ, _PLACE, _LENGTH), strict=True)
-    )
-    return Segment(base, int(joined[2].sum()), encoded, blocks)
+    kinds = (_SEQ, _PLACE, _LENGTH)
+    encoded = b"".join(column.astype(kind).tobytes() for column, kind in zip(joined, kinds, strict=True))
+    return Segment(base, int(joined[2].sum()), _seal(encoded), blocks)
 
 
 def _kept_rows(count: int, removed: Collection[int]) -> Any:
@@ -311,7 +323,8 @@ def rank_rows(views: Sequence[SegmentView], words: Sequence[str], places: Collec
     Words that occur several times count as often. The places do not change the scores.
     """
     numpy = load_numpy()
-    loaded = [(*read_rows(view.rows), _kept_rows(len(view.rows) // _ROW_BYTES, view.removed)) for view in views]
+    columns = [read_rows(view.rows) for view in views]
+    loaded = [(*each, _kept_rows(len(each[0]), view.removed)) for each, view in zip(columns, views, strict=True)]
     total = sum(int(kept.sum()) for *_, kept in loaded)
     if not total:
         return RankedRows(numpy.empty(0, numpy.uint64), numpy.empty(0))

@@ -130,6 +130,7 @@ def follow_events(journal: SqliteJournal, tenant: int) -> None:
 
     Texts are read and split outside of the write lock.
     """
+    journal.writer.forget_texts(tenant)
     read, write = journal.connections.reader, journal.connections.transact
     pending = PendingTexts(IndexCursor(), FOLLOWED_AT_ONCE, 0)
     while pending.count == FOLLOWED_AT_ONCE or pending.rows:

@@ -234,6 +234,10 @@ class SqliteWriter:
             elif len(self._texts) < MAX_KNOWN:
                 self._texts[tenant] = count
 
+    def forget_texts(self, tenant: int) -> None:
+        """Count the texts of a tenant from none, once they are indexed."""
+        self._texts.pop(tenant, None)
+
     def _begin(self, connection: apsw.Connection, members: Sequence[GroupMember]) -> KnownHeads:
         """Take SQLite's write lock and return the heads that the members need."""
         known, self._known = self._known, None
