@@ -25,13 +25,13 @@ from holdfast.core.search.documents import (
     artifact_id,
     decode_beginning,
 )
-from holdfast.core.search.segments import Segment, build_segment, hide_rows, rank_rows, view_segment
+from holdfast.core.search.segments import DamagedSegment, Segment, build_segment, hide_rows, rank_rows, view_segment
 from holdfast.core.search.words import content_text, searchable_text
-from holdfast.errors import Unavailable
+from holdfast.errors import Corrupt, Unavailable
 from holdfast.journal import text_index
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import event_from_row
-from holdfast.journal.sqlite.segments import IndexCursor, SegmentMerge, TextSegments
+from holdfast.journal.sqlite.segments import DAMAGED, IndexCursor, SegmentMerge, TextSegments
 from holdfast.journal.sqlite.statements import queries
 from holdfast.journal.text_index import IndexedEvent, IndexLookups
 from holdfast.records.events.sessions import MessageContent
@@ -182,17 +182,20 @@ def _read_if_indexed(connection: apsw.Connection, journal: SqliteJournal, tenant
 def _search_segments(
     connection: apsw.Connection, tenant: str, number: int, wanted: TextSearch, pending: PendingTexts
 ) -> list[Hit]:
-    words = [stem_word(term) for term in wanted.terms]
-    views = TextSegments(connection, number).views(words)
-    if pending.gone:
-        views = [hide_rows(view, pending.gone) for view in views]
-    if pending.rows:
-        views.append(view_segment(build_segment(pending.rows, stem_word), words))
     places = None
     if not wanted.everywhere:
         names = _JSON.encode(wanted.streams).decode()
         places = [stream for (stream,) in fetch_rows(connection, queries()["stream_ids"], (number, names))]
-    ranked = rank_rows(views, words, places)
+    words = [stem_word(term) for term in wanted.terms]
+    views = TextSegments(connection, number).views(words)
+    try:
+        if pending.gone:
+            views = [hide_rows(view, pending.gone) for view in views]
+        if pending.rows:
+            views.append(view_segment(build_segment(pending.rows, stem_word), words))
+        ranked = rank_rows(views, words, places)
+    except DamagedSegment:
+        raise Corrupt(DAMAGED) from None
     return text_index.find_hits(ranked.best, wanted, partial(load_hits, connection, tenant, number))
 
 
