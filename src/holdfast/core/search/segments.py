@@ -16,12 +16,11 @@ from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cache
-from importlib import import_module
 from typing import Any, Final
 
 import msgspec
 
+from holdfast.core.lazy import load_numpy
 from holdfast.core.search.documents import TextRow
 from holdfast.core.search.words import index_words
 
@@ -82,12 +81,6 @@ class SegmentView(msgspec.Struct, frozen=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Block)
-
-
-@cache
-def load_numpy() -> Any:
-    """Return numpy, imported on first use: opening and appending do not need it."""
-    return import_module("numpy")
 
 
 def build_segment(rows: Sequence[TextRow], stem: Stem) -> Segment:

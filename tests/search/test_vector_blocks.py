@@ -29,15 +29,11 @@ def _in_parts(rows: list[tuple[int, bytes]]) -> VectorBlocks:
     return blocks
 
 
-@pytest.fixture(params=["numpy", "plain"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(autouse=True)
+def blocks_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vectors, "BLOCK_ROWS", 7)
-    if request.param == "plain":
-        monkeypatch.setattr(vectors, "load_numpy", lambda: None)
-    return str(request.param)
 
 
-@pytest.mark.usefixtures("way")
 def test_the_best_come_first_and_of_equals_the_newest_however_they_came_in() -> None:
     rows = _rows()
     blocks = _in_parts(rows)
@@ -59,7 +55,6 @@ def _exact(wanted: list[tuple[float, int]], found: list[tuple[int, float]]) -> l
     return sorted(((cosines[seq], seq) for _, seq in wanted), reverse=True)
 
 
-@pytest.mark.usefixtures("way")
 def test_what_is_known_stays_as_it_was_when_more_comes() -> None:
     rows = _rows()
     known = append_vectors((), rows[:10])
@@ -70,7 +65,6 @@ def test_what_is_known_stays_as_it_was_when_more_comes() -> None:
     assert more[0] is known[0]
 
 
-@pytest.mark.usefixtures("way")
 def test_a_question_that_is_like_nothing_finds_nothing() -> None:
     blocks = _in_parts(_rows())
     assert list(VectorScores(bytes(DIMENSIONS), blocks).iter_best(3)) == []
