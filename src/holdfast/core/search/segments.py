@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import zlib
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -178,15 +178,15 @@ def find_block(directory: Sequence[str], word: str) -> int | None:
 def read_postings(body: bytes, words: Collection[str]) -> dict[str, tuple[bytes, bytes]]:
     """Return the rows and weights of those of the words that a block holds."""
     block = decode_block(body)
-    return {word: (rows, weights) for word, rows, weights in _each_word(block) if word in words}
-
-
-def _each_word(block: Block) -> Iterator[tuple[str, bytes, bytes]]:
-    first = 0
-    for word, count in zip(block.words.split(" "), block.counts, strict=True):
-        last = first + count
-        yield word, block.rows[2 * first : 2 * last], block.weights[first:last]
-        first = last
+    held = block.words.split(" ")
+    found: dict[str, tuple[bytes, bytes]] = {}
+    for word in words:
+        at = bisect_left(held, word)
+        if at < len(held) and held[at] == word:
+            first = sum(block.counts[:at])
+            last = first + block.counts[at]
+            found[word] = (block.rows[2 * first : 2 * last], block.weights[first:last])
+    return found
 
 
 def view_segment(segment: Segment, words: Sequence[str], removed: Collection[int] = ()) -> SegmentView:
