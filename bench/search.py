@@ -1,8 +1,8 @@
 """Search where much was said and kept: 60 questions to 100 000 messages of one conversation, and to 100 000 entries.
 
-Beside each, in the same rounds, the raw limit on the same data: a bare FTS5 query of the same words on the same table
-by bm25, and with vectors also a bare numpy product of the question with the same vectors as a matrix of floats.
-Vectors are wordllama's. Every question is asked by everybody in turn; its ratio is taken there.
+Beside each, in the same rounds, the raw limit on the same data: a bare FTS5 query of the same words by bm25, on a
+merged table of the same texts, and with vectors also a bare numpy product of the question with the same vectors as a
+matrix of floats. Vectors are wordllama's. Every question is asked by everybody in turn; its ratio is taken there.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from bench.journals import folder, journal
 from bench.report import Line, ratio_line
 from bench.store_items import LIMIT, QUESTIONS, key, question, text, value
 from holdfast.core.journal.codec import encode
+from holdfast.core.search.documents import TextRow
 from holdfast.core.search.words import query_terms
 from holdfast.flow.journal.append import StreamWrite, append_events
 from holdfast.flow.state.journal_store import write_draft
 from holdfast.model.embedders import resolve_embedder
 from holdfast.ports import Embedder
 from holdfast.records.entries import StoredEntry
-from holdfast.records.events.envelope import DEFAULT_TENANT
-from holdfast.sqlite.fts import index_table
+from holdfast.sqlite.fts import TextIndex
 
 TITLE = "Search in much that was said and kept"
 COUNT, QUICK_COUNT = 100_000, 5_000
@@ -73,15 +73,19 @@ def asking(path: Path, what: str, model: str | None) -> Iterator[Ask]:
 
 
 @contextmanager
-def bare(path: Path, what: str, model: Embedder) -> Iterator[tuple[Ask, Ask]]:
-    """The same words on the same table, and the same vectors as one matrix."""
+def bare(path: Path, what: str, model: Embedder, count: int) -> Iterator[tuple[Ask, Ask]]:
+    """The same words in a table of FTS5, in a file of its own, and the same vectors as one matrix."""
     connection = apsw.Connection(os.fspath(path))
+    table = apsw.Connection(os.fspath(path.with_name("bare.db")))
     try:
-        ((tenant,),) = connection.execute("SELECT id FROM tenants WHERE name = ?", (DEFAULT_TENANT,)).fetchall()
-        name = index_table(tenant)
+        index = TextIndex(table, "said")
+        index.create()
+        with table:
+            index.add(TextRow(number, text(number)) for number in range(count))
+        index.scrub()
         sql = (
-            f"SELECT rowid, bm25({name}, 1.0, 0.5, 2.0, 0.0) AS score FROM {name} "
-            f"WHERE {name} MATCH ? ORDER BY score LIMIT {LIMIT}"
+            "SELECT rowid, bm25(said, 1.0, 0.5, 2.0, 0.0) AS score FROM said "
+            f"WHERE said MATCH ? ORDER BY score LIMIT {LIMIT}"
         )
         rows = connection.execute(
             "SELECT v.vector FROM vectors AS v JOIN streams AS s ON s.id = v.stream WHERE s.name = ?", (STREAMS[what],)
@@ -90,7 +94,7 @@ def bare(path: Path, what: str, model: Embedder) -> Iterator[tuple[Ask, Ask]]:
         matrix = numpy.frombuffer(together, numpy.int8).reshape(-1, model.dimensions).astype(numpy.float32)
 
         def words(asked: str) -> list[Any]:
-            return connection.execute(sql, (" OR ".join(f'"{term}"' for term in query_terms(asked)),)).fetchall()
+            return table.execute(sql, (" OR ".join(f'"{term}"' for term in query_terms(asked)),)).fetchall()
 
         def product(asked: str) -> Any:
             vector = numpy.frombuffer(model.embed([asked], query=True)[0], numpy.int8).astype(numpy.float32)
@@ -99,6 +103,7 @@ def bare(path: Path, what: str, model: Embedder) -> Iterator[tuple[Ask, Ask]]:
         yield words, product
     finally:
         connection.close(True)
+        table.close(True)
 
 
 def measured(asks: dict[str, Ask], asked: Sequence[str]) -> Samples:
@@ -145,7 +150,7 @@ def run(quick: bool) -> list[Line]:
             with (
                 asking(path, what, MODEL) as by_vectors,
                 asking(path, what, None) as by_words,
-                bare(path, what, model) as (words, product),
+                bare(path, what, model, count) as (words, product),
             ):
                 asks = {RAW: words, DOT: product, WORDS: by_words, VECTORS: by_vectors}
                 found += lines(what, measured(asks, asked), count)

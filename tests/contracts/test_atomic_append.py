@@ -22,7 +22,6 @@ from holdfast.journal.memory import journal as memory_journal
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.batches import Batch
 from holdfast.records.settings import Settings
-from holdfast.sqlite.fts import tenant_index
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.scale import seeded, volume
 
@@ -121,7 +120,7 @@ def everything(journal: MemoryJournal) -> Any:
         {name: dict(rows) for name, rows in tables._rows.items()},
         {name: set(keys) for name, keys in tables._of.items() if keys},
         {name: list(versions) for name, versions in tables._histories.items() if versions},
-        tenant_index(index._connection, 1).rowids(),
+        index.indexed,
     )
 
 

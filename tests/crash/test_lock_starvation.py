@@ -24,9 +24,9 @@ from holdfast.flow.frames.leases import StreamLeases
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal.sqlite import rebuild as sqlite_rebuild
 from holdfast.journal.sqlite import search as sqlite_search
+from holdfast.journal.sqlite.segments import TextSegments
 from holdfast.journal.sqlite.statements import queries
 from holdfast.records.settings import Settings
-from holdfast.sqlite.fts import tenant_index
 from holdfast.testing.clock import FrozenClock
 from tests.crash.lease_process import SCOPE
 from tests.crash.test_leases import LEASE_MS, Other, here, others  # noqa: F401  a fixture
@@ -202,17 +202,26 @@ def test_a_live_process_keeps_its_actor_while_the_lock_is_held(
         assert owner.do("leave") == "ok completed"
 
 
+def drop_segments(connection: apsw.Connection) -> None:
+    """Remove the segments of the text index, as damage would."""
+    index = TextSegments(connection, 1)
+    index.drop([one.id for one in index.segments()])
+
+
 def rebuild_beside_others(path: Path, patch: pytest.MonkeyPatch, since: int = 0) -> None:
-    """Rebuild a journal that lost half of its index, while others write whenever the lock is free."""
+    """Rebuild a journal that lost its text index, while others write whenever the lock is free."""
     patch.setattr(sqlite_rebuild, "REBUILD_BATCH", 20)
-    patch.setattr(sqlite_search, "REPAIR_BATCH", 5)
+    patch.setattr(sqlite_search, "FOLLOWED_AT_ONCE", 5)
+    patch.setattr(sqlite_search, "REPAIRED_AT_ONCE", 5)
+    patch.setattr(sqlite_search, "SEARCHED_IN_MEMORY", 1)
     with holdfast.open(path) as hf:
         hf.session("s").append([{"role": "user", "content": f"word{number}"} for number in range(60)])
         for number in range(20):
             hf.state("user/u").write(f"k{number}", f"entry{number}")
         journal = hf.env.journal
         assert isinstance(journal, SqliteJournal)
-        journal.connections.write(lambda connection: connection.execute("DELETE FROM search_1 WHERE rowid % 2"))
+        assert hf.search("word1")
+        journal.connections.write(drop_segments)
         pieces: list[int] = []
 
         def write(seconds: float) -> None:
@@ -220,16 +229,18 @@ def rebuild_beside_others(path: Path, patch: pytest.MonkeyPatch, since: int = 0)
             pieces.append(journal.position())
             hf.state("user/u").write(f"k{number % 20}", f"later{number}")
             hf.session("s").append(f"late{number}")
+            hf.search("late")  # It indexes what is pending, beside the repair.
 
         with patch.context() as inner:
             inner.setattr(sqlite_rebuild, "time", SimpleNamespace(sleep=write, monotonic=time.monotonic))
             hf.journal.rebuild(since=since)
         assert len(pieces) >= 12, "the lock was held for long"
         assert hf.journal.verify().findings == ()
+        sqlite_search.follow_events(journal, 1)
         with journal.connections.reader() as connection:
-            there = tenant_index(connection, 1).rowids()
-            wanted = [seq for (seq,) in connection.execute(queries()["texts"], (1,))]
-        assert there == sorted(wanted), "the index does not hold the current texts"
+            there = TextSegments(connection, 1).seqs(hidden=False)
+            wanted = {seq for (seq,) in connection.execute(queries()["texts"], (1,))}
+        assert there == wanted, "the index does not hold the current texts"
 
 
 @pytest.mark.parametrize("since", [0, 70])

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.search import documents
+from holdfast.core.search import documents, segments
 from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.flow.state.store import TransientEntries
 from holdfast.journal import text_index
+from holdfast.journal.memory import journal as memory_journal
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.memory.search import MemoryTextIndex
 from holdfast.records.events.sessions import SharedSegment
-from holdfast.sqlite import fts
 from tests.edges.search_steps import delete, erase, fork, lay_over, operate, reset, rewind, say, wait, write
 from tests.edges.search_world import World
 from tests.edges.test_tenant_search import walk
@@ -73,16 +73,27 @@ def lines_have_no_end(patch: Patch) -> None:
 
 
 def every_scope_is_searched(patch: Patch) -> None:
-    original = text_index.find_hits
+    original = MemoryTextIndex.search
 
-    def find(match: Any, places: Any, search: TextSearch, hits: Any) -> Any:
-        return original(match, None, replace(search, threads=(), scopes=()) if search.scopes else search, hits)
+    def find(self: Any, tenant: str, search: TextSearch, hit: Any) -> Any:
+        return original(self, tenant, replace(search, threads=(), scopes=()) if search.scopes else search, hit)
 
-    patch.setattr(text_index, "find_hits", find)
+    patch.setattr(MemoryTextIndex, "search", find)
+
+
+def search_all_tenants(patch: Patch) -> None:
+    """Let all tenants have one index."""
+    original = MemoryTextIndex._locate
+
+    def locate(self: Any, event: Any) -> Any:
+        return replace(original(self, event), tenant=1)
+
+    patch.setattr(MemoryTextIndex, "_locate", locate)
+    patch.setattr(MemoryTextIndex, "_number", lambda self, tenant: 1)
 
 
 def every_tenant_is_searched(patch: Patch) -> None:
-    patch.setattr(fts, "index_table", lambda tenant: "search_1")
+    search_all_tenants(patch)
 
 
 def what_lies_under_is_found(patch: Patch) -> None:
@@ -90,8 +101,8 @@ def what_lies_under_is_found(patch: Patch) -> None:
 
 
 def the_first_word_is_not_indexed(patch: Patch) -> None:
-    original = fts.index_text
-    patch.setattr(fts, "index_text", lambda text: original(text).partition(" ")[2])
+    original = segments.index_words
+    patch.setattr(segments, "index_words", lambda text: original(text)[1:])
 
 
 def erased_texts_stay_as_they_were(patch: Patch) -> None:
@@ -107,7 +118,13 @@ def erased_texts_stay_as_they_were(patch: Patch) -> None:
 
     patch.setattr(MemoryJournal, "_make_hit", hit)
     patch.setattr(MemoryJournal, "_event_with_content", lambda self, *place: self._event_at(*place))
-    patch.setattr(MemoryTextIndex, "remove", lambda self, tenant, seqs: None)
+    made: list[MemoryTextIndex] = []
+
+    def make() -> MemoryTextIndex:
+        made.append(MemoryTextIndex())
+        return made[0]
+
+    patch.setattr(memory_journal, "MemoryTextIndex", make)
 
 
 BUGS: dict[Callable[[Patch], None], tuple[Callable[[World], None], ...]] = {

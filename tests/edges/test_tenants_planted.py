@@ -17,11 +17,12 @@ from holdfast.flow.frames import steps
 from holdfast.flow.journal.observers import EventCallbacks
 from holdfast.flow.state.store import Storage, TransientEntries
 from holdfast.flow.state.vectors import count_vectors
-from holdfast.journal import text_index
 from holdfast.journal.memory.journal import MemoryJournal
-from holdfast.sqlite import fts
+from holdfast.journal.sqlite import search as sqlite_search
+from holdfast.journal.sqlite import segments, statements
 from holdfast.system import Lru
 from tests.edges.tenant_actor import by_words
+from tests.edges.test_tenant_search_planted import search_all_tenants
 from tests.edges.test_tenants import compare
 
 Patch = pytest.MonkeyPatch
@@ -30,16 +31,13 @@ SEEDS = 20
 
 def one_index_for_all(patch: Patch) -> None:
     """How rare a word is, is counted over everybody's texts."""
-    patch.setattr(fts, "index_table", lambda tenant: "search_1")
-    original = text_index.find_hits
+    search_all_tenants(patch)
+    original = MemoryJournal.search
 
-    def find(match: Any, places: Any, search: Any, hits: Callable[[Any], Any]) -> Any:
-        def own(rows: Any) -> Any:
-            return [hit for hit in hits(rows) if hit.event.stream in search.streams or search.everywhere]
+    def search(self: Any, tenant: str, wanted: Any) -> Any:
+        return [hit for hit in original(self, tenant, wanted) if hit.event.tenant == tenant]
 
-        return original(match, places, search, own)
-
-    patch.setattr(text_index, "find_hits", find)
+    patch.setattr(MemoryJournal, "search", search)
 
 
 def transients_by_scope_alone(patch: Patch) -> None:
@@ -165,10 +163,36 @@ def noticed(patch: Patch, bug: Callable[[Patch], None], folder: Path, backend: s
     compare(folder, backend, embedder, seed, rounds, calls)
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize("bug", list(BUGS), ids=lambda bug: bug.__name__)
 def test_a_wall_that_is_down_is_noticed(bug: Callable[[Patch], None], monkeypatch: Patch, tmp_path: Path) -> None:
     noticed(monkeypatch, bug, tmp_path, "memory")
 
 
-def test_one_index_for_all_is_noticed_on_disk_as_well(monkeypatch: Patch, tmp_path: Path) -> None:
-    noticed(monkeypatch, one_index_for_all, tmp_path, "sqlite")
+def pending_texts_of_everybody(patch: Patch) -> None:
+    """Texts that are not indexed yet are read without regard to whose they are."""
+    known = statements.queries()
+    sql = known["pending_texts"].replace("INDEXED BY idx_events_type", "").replace("e.tenant = ?1", "?1 = ?1")
+    patch.setattr(sqlite_search, "queries", lambda: {**known, "pending_texts": sql})
+
+
+def pending_texts_stored_for_everybody(patch: Patch) -> None:
+    pending_texts_of_everybody(patch)
+    patch.setattr(sqlite_search, "SEARCHED_IN_MEMORY", 1)
+
+
+def segments_of_everybody(patch: Patch) -> None:
+    known = statements.queries()
+    sql = known["text_segments"].replace("tenant = ?", "tenant <> -?")
+    patch.setattr(segments, "queries", lambda: {**known, "text_segments": sql})
+    patch.setattr(sqlite_search, "SEARCHED_IN_MEMORY", 1)
+
+
+ON_DISK = (pending_texts_of_everybody, pending_texts_stored_for_everybody, segments_of_everybody)
+BUGS |= dict.fromkeys(ON_DISK, TALKING)
+
+
+@pytest.mark.parametrize("bug", ON_DISK, ids=lambda bug: bug.__name__)
+def test_an_index_that_mixes_tenants_is_noticed_on_disk_as_well(
+    bug: Callable[[Patch], None], monkeypatch: Patch, tmp_path: Path
+) -> None:
+    noticed(monkeypatch, bug, tmp_path, "sqlite")

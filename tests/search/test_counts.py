@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import holdfast
 from bench.counting import Counts, counting
-from holdfast import Holdfast, Session
+from holdfast import Holdfast, Session, Settings
 from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.scale import seeded, volume
 
@@ -48,17 +49,25 @@ def _appended(chat: Session) -> Counts:
     return total.per(EACH)
 
 
-def test_an_append_with_the_index_costs_little_more_after_a_long_conversation(opened: Holdfast) -> None:
+def test_an_append_costs_the_same_with_the_index_and_without_and_after_a_long_conversation(
+    opened: Holdfast, tmp_path: Path
+) -> None:
     chat = opened.session("long")
     found = []
     for size in (SMALL, LARGE):
         _fill(chat, size)
+        chat.search("so that nothing is pending")
+        chat.append("warm")
         found.append(_appended(chat))
     few, many = found
-    # Merging is spread over appends and grows with the depth of the index, by a level for each doubling at most.
     assert many.calls == few.calls
-    assert many.statements <= few.statements * 1.5, found
-    assert many.pages <= few.pages * 2, found
+    assert many.statements == few.statements
+    assert many.pages <= few.pages * 1.1, found
+    with holdfast.open(tmp_path / "without.db", durability="fast", settings=Settings(index_text=0)) as hf:
+        _fill(hf.session("long"), SMALL)
+        hf.session("long").append("warm")
+        without = _appended(hf.session("long"))
+    assert (without.calls, without.statements) == (few.calls, few.statements)
 
 
 def test_a_search_in_one_session_looks_at_no_more_because_of_others(opened: Holdfast) -> None:

@@ -19,7 +19,6 @@ from holdfast.model.embedder_check import MOST_CHARACTERS, CheckedEmbedder
 from holdfast.model.embedders import EndpointEmbedder, resolve_embedder, similarities
 from holdfast.model.embedding_local import WeightsEmbedder, wordllama_plan
 from holdfast.ports import Embedder
-from holdfast.sqlite import vectors
 
 NEAR = [
     ("I lost my credit card", "my bank card is missing", "the recipe needs two eggs"),
@@ -191,13 +190,8 @@ WRONG_ANSWERS: dict[str, Callable[[list[str]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("numpy_is_here", [True, False])
 @pytest.mark.parametrize("kind", WRONG_ANSWERS)
-def test_whatever_foreign_code_does_is_unavailable_and_names_it(
-    kind: str, numpy_is_here: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not numpy_is_here:
-        monkeypatch.setattr(vectors, "load_numpy", lambda: None)
+def test_whatever_foreign_code_does_is_unavailable_and_names_it(kind: str) -> None:
     function = WRONG_ANSWERS[kind]
     function.__name__ = "their_model"
     with pytest.raises(Unavailable, match="The embedder their_model failed: "):

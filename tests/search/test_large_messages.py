@@ -14,7 +14,7 @@ from holdfast.core.search.documents import INDEXED_CHARS
 from holdfast.flow.state.search import search_journal
 from holdfast.journal.memory import journal as memory_journal
 from holdfast.journal.sqlite import search
-from holdfast.sqlite.fts import TextIndex
+from holdfast.journal.sqlite.segments import TextSegments
 from holdfast.testing.clock import FrozenClock
 
 IN_THE_DATABASE, IN_A_FILE = 210_000, 300_000
@@ -151,6 +151,7 @@ def check_erased(hf: Holdfast) -> None:
     theirs.append(f"{before} quarkzyzzyva {large('y')}")
     theirs.append_result(asked(theirs), large("It was zyzzyvaquark."))
     chat.append("Yes.")
+    chat.append([f"word {number}" for number in range(40)])  # So many that a search stores them in the index.
     assert len(chat.search("zyzzyvaquark")) > 1
     assert len(chat.search("quarkzyzzyva")) > 1
     hf.journal.erase("ann")
@@ -160,6 +161,8 @@ def check_erased(hf: Holdfast) -> None:
         hf.journal.rebuild()
     path = getattr(hf.env.journal, "path", None)
     if path is not None:
+        with hf.env.journal.connections.reader() as connection:
+            assert TextSegments(connection, 1).words().isdisjoint({"zyzzyvaquark", "quarkzyzzyva"})
         held = b"".join(one.read_bytes() for one in path.parent.rglob("*") if one.is_file())
         assert b"zzyvaquark" not in held
         assert b"rkzyzzyva" not in held
@@ -170,7 +173,7 @@ def test_what_was_erased_is_found_no_more(hf: Holdfast) -> None:
 
 
 def test_an_index_that_keeps_what_was_erased_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TextIndex, "remove", lambda self, rowids: None)
+    monkeypatch.setattr(TextSegments, "erase", lambda self, seqs: None)
     with opened(tmp_path / "a.db") as hf, pytest.raises(AssertionError):
         check_erased(hf)
 
@@ -217,6 +220,9 @@ def test_ordinary_appends_ask_for_no_body(hf: Holdfast, monkeypatch: pytest.Monk
     chat.append(["Two.", "x" * 100_000])
     chat.append_result(asked(chat), {"artifact": "of another kind"})
     chat.append("Three.")
+    assert len(chat.search("three")) > 0
     assert asked_for == []
     chat.append(large("Four."))
+    assert asked_for == []
+    chat.search("four")
     assert len(asked_for) == 1

@@ -42,8 +42,3 @@ def test_one_apt_sentence_in_a_long_message_is_found(tmp_path: Path, monkeypatch
     monkeypatch.setattr(vectors, "split_pieces", lambda text: [text])
     (tmp_path / "whole").mkdir()
     assert len(_first_found(tmp_path / "whole")) < 100, "as a whole it means a little of everything"
-
-
-def test_pieces_count_the_same_without_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "load_numpy", lambda: None)
-    assert len(_first_found(tmp_path)) > 1_000

@@ -145,24 +145,6 @@ def test_vectors_that_are_out_of_date_are_noticed(
         answers_follow_the_rows(store, store, Random(1), 200)
 
 
-def test_without_numpy_the_same_are_found(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    chance = seeded("without numpy")
-    for number in range(60):
-        made = entry(vector=vector(chance), embedder="e", words="crab" if number % 7 == 0 else None)
-        store.put("user/1", f"k{number}", made)
-    store.put("user/1", "zero", entry(vector=bytes(SIZE), embedder="e"))
-    questions = [
-        EntrySearchQuery(now=0, terms=("crab",), vector=vector(chance), embedder="e", limit=9) for _ in range(5)
-    ]
-    before = [shown(store.search("user/1", wanted)) for wanted in questions]
-    for module in (vectors, backend):
-        monkeypatch.setattr(module, "load_numpy", lambda: None)
-    store._vectors.clear()
-    for wanted, known in zip(questions, before, strict=True):
-        assert shown(store.search("user/1", wanted)) == pytest.approx(known, abs=1e-5)
-    assert store.search("user/1", EntrySearchQuery(now=0, terms=(), vector=bytes(SIZE), embedder="e")) == []
-
-
 def test_both_kinds_of_match_are_united_with_both_scores(store: SqliteStore) -> None:
     chance = seeded("united")
     near = vector(chance)

@@ -68,3 +68,9 @@ def convert(value: Any, kind: Any, **how: Any) -> Any:
     except TypeError:
         pass  # Not hashable, or with parts that need a hook.
     return msgspec.convert(value, kind, **how)
+
+
+@cache
+def load_numpy() -> Any:
+    """Return numpy, imported on first use: opening, appending and packing do not need it."""
+    return import_module("numpy")

@@ -1,14 +1,14 @@
 """The text index of a journal: every current message and entry, by the number of its event.
 
-It is written in the transaction of the events, into one collection per tenant, so that the rarity of words
-in one tenant's texts does not affect another's results. It holds no text and can be rebuilt. A backend passes in the
-index itself, as functions.
+It follows the events: appending writes nothing to it, and a search indexes what is still pending first. There is one
+collection per tenant, so the rarity of words in one tenant's texts does not affect another's results. It holds no text
+and can be rebuilt. A backend passes in the index itself, as functions.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -31,8 +31,8 @@ LIMIT_GROWTH = 4
 MAX_ROWS = 1_000_000
 IndexChange = tuple[int, list[int], list[TextRow]]
 """A tenant, the numbers of rows to remove from its index, and the rows to add."""
-MatchTexts = Callable[[Sequence[str], Collection[str] | None, int], list[tuple[int, float]]]
-"""A function from terms, places (None: all) and a limit to (row, score) of rows with any of the terms, best first."""
+RankTexts = Callable[[int], list[tuple[int, float]]]
+"""A function from a limit to (row, score) of the rows that a search found, best first."""
 _MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
@@ -59,9 +59,9 @@ class IndexLookups(msgspec.Struct, frozen=True):
 
 
 def index_events(written: Iterable[IndexedEvent], around: IndexLookups) -> list[IndexChange]:
-    """Return the changes to the index of each tenant for events that were just written, in their order."""
+    """Return the changes to the index of each tenant for events that are not indexed yet, in their order."""
     changes: dict[int, tuple[list[int], dict[int, TextRow]]] = {}
-    said: dict[int, str] = {}
+    said: dict[int, tuple[int, str]] = {}
     for placed in written:
         gone, passages = changes.setdefault(placed.tenant, ([], {}))
         event, previous = placed.event, ""
@@ -72,8 +72,11 @@ def index_events(written: Iterable[IndexedEvent], around: IndexLookups) -> list[
         text = searchable_text(event.type, placed.facts, placed.content, partial(around.beginning, placed))
         if event.type == MESSAGE_APPENDED:
             if needs_context(placed, text):
-                previous = said[placed.stream] if placed.stream in said else around.previous(placed)
-            said[placed.stream] = text
+                # Only of neighbouring events the first is surely the message before the second: between others,
+                # messages may have been retracted.
+                version, before_it = said.get(placed.stream, (0, ""))
+                previous = before_it if version == event.version - 1 else around.previous(placed)
+            said[placed.stream] = (event.version, text)
         if text:
             passages[event.seq] = make_text_row(placed, text, previous)
     return [(tenant, gone, list(passages.values())) for tenant, (gone, passages) in changes.items()]
@@ -95,37 +98,19 @@ def make_text_row(placed: IndexedEvent, text: str, previous: str) -> TextRow:
         text=text,
         prev=context_before(text, previous),
         date=f"{day.tm_mday} {_MONTHS[day.tm_mon - 1]} {day.tm_year}",
-        place=f"s{placed.stream}",
+        place=str(placed.stream),
     )
 
 
-def find_hits(
-    match: MatchTexts,
-    places: list[int] | None,
-    search: TextSearch,
-    hits: Callable[[list[tuple[int, float]]], list[Hit]],
-    *,
-    mostly: bool = False,
-) -> list[Hit]:
-    """Return the best admissible hits of one tenant, looking further as long as found texts are no longer current.
-
-    `mostly` says that nearly all texts are in these places. Naming them in the query would cost as much as its
-    words and exclude next to nothing: hits of other places are not admitted, and the scores are the same.
-    """
-    wanted = None if places is None else [f"s{place}" for place in places]
-
-    def best(named: list[str] | None, most: int) -> list[Hit] | None:
-        rows = match(search.terms, named, most)
-        found: list[Hit] = []
+def find_hits(best: RankTexts, search: TextSearch, hits: Callable[[list[tuple[int, float]]], list[Hit]]) -> list[Hit]:
+    """Return the best admissible hits of one tenant, looking further as long as found texts are no longer current."""
+    looked = 2 * search.limit
+    while True:
+        rows, found = best(looked), list[Hit]()
         for first in range(0, len(rows), search.limit):
             found += [hit for hit in hits(rows[first : first + search.limit]) if is_match(search, hit)]
             if len(found) >= search.limit:
                 return found[: search.limit]
-        return found if len(rows) < most or most >= MAX_ROWS else None
-
-    found = best(None, 2 * search.limit) if mostly else None
-    looked = search.limit
-    while found is None:
-        found = best(wanted, looked)
+        if len(rows) < looked or looked >= MAX_ROWS:
+            return found
         looked *= LIMIT_GROWTH
-    return found

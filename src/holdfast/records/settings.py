@@ -28,7 +28,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts to hand an ended conversation to memory before giving up. `HOLDFAST_HANDOVER_ATTEMPTS`"""
 
     index_text: int = 1
-    """1 indexes the words of messages and entries for search; 0 appends without indexing. `HOLDFAST_INDEX_TEXT`"""
+    """1 indexes the words of messages and entries for search; 0 neither indexes nor finds them.
+    `HOLDFAST_INDEX_TEXT`"""
 
     transient_entries: int = 10_000
     """Maximum number of transient entries that one client keeps per tenant. `HOLDFAST_TRANSIENT_ENTRIES`"""

@@ -11,7 +11,9 @@ Driver errors are not translated here: the owner of the connection does that.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Collection, Iterable, Sequence
+from typing import cast
 
 import apsw
 
@@ -19,6 +21,7 @@ from holdfast.core.search.documents import TextRow
 from holdfast.core.search.words import index_text, space_letters
 from holdfast.errors import Corrupt
 
+_TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2"])
 _DEFINITION = """text, prev, date, place,
 content='', contentless_delete=1, tokenize='porter unicode61 remove_diacritics 2'"""
 _SCORE = "bm25(1.0, 0.5, 2.0, 0.0)"
@@ -124,14 +127,38 @@ class TextIndex:
         return list(self._connection.execute(sql, (question, limit)))
 
 
-def index_table(tenant: int) -> str:
-    """Return the name of the table that holds the texts of one tenant of a journal."""
-    return f"search_{tenant}"
+class _Tokenizer(threading.local):
+    """FTS5's own tokenizer, on a connection of each thread."""
+
+    def __init__(self) -> None:
+        self._split = apsw.Connection(":memory:").fts5_tokenizer(*_TOKENIZER)
+
+    def stem(self, word: str) -> str:
+        parts = self._split(
+            word.encode(errors="replace"),
+            apsw.FTS5_TOKENIZE_DOCUMENT,
+            None,
+            include_offsets=False,
+            include_colocated=False,
+        )
+        return "".join(cast(list[str], parts)) or word
 
 
-def tenant_index(connection: apsw.Connection, tenant: int) -> TextIndex:
-    """Return the text index of one tenant of a journal."""
-    return TextIndex(connection, index_table(tenant))
+_tokenizer: list[_Tokenizer] = []
+_stems: dict[str, str] = {}
+MAX_STEMS = 50_000
+
+
+def stem_word(word: str) -> str:
+    """Return the stem of a word of letters and digits, as a table of this module stores it."""
+    found = _stems.get(word)
+    if found is None:
+        if len(_stems) >= MAX_STEMS:
+            _stems.clear()
+        if not _tokenizer:
+            _tokenizer.append(_Tokenizer())
+        found = _stems[word] = _tokenizer[0].stem(word)
+    return found
 
 
 def _quote_place(token: str) -> str:

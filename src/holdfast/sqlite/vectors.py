@@ -1,18 +1,14 @@
 """Vectors as bytes: a unit vector scaled by 127, one signed byte per dimension.
 
-Numbers from outside are checked while they are packed. numpy does the work if it is installed, and
-is imported on first use; without it plain Python gives the same bytes, only slower.
+Numbers from outside are checked while they are packed.
 """
 
 from __future__ import annotations
 
-import importlib
-import math
-from collections.abc import Iterator, Sequence
-from functools import cache
-from operator import mul
+from collections.abc import Sequence
 from typing import Any
 
+from holdfast.core.lazy import load_numpy
 from holdfast.errors import InvalidValue
 
 SCALE = 127
@@ -38,11 +34,11 @@ def pack_vectors(rows: Any, count: int, dimensions: int | None) -> list[bytes]:
         return []
     if isinstance(rows, list | tuple):
         rows = [memoryview(row).cast("b").tolist() if isinstance(row, bytes) else row for row in rows]
+    return _pack_rows(rows, dimensions)
+
+
+def _pack_rows(rows: Any, dimensions: int | None) -> list[bytes]:
     numpy = load_numpy()
-    return _pack_without_numpy(rows, dimensions) if numpy is None else _pack_with_numpy(numpy, rows, dimensions)
-
-
-def _pack_with_numpy(numpy: Any, rows: Any, dimensions: int | None) -> list[bytes]:
     try:
         matrix = numpy.asarray(rows)
     except (TypeError, ValueError, OverflowError):
@@ -65,34 +61,6 @@ def _pack_with_numpy(numpy: Any, rows: Any, dimensions: int | None) -> list[byte
 _TINY = 1e-300
 
 
-def _pack_without_numpy(rows: Any, dimensions: int | None) -> list[bytes]:
-    vectors = []
-    for row in rows:
-        numbers = _read_numbers(row)
-        _check_length(len(numbers), dimensions)
-        dimensions = len(numbers)
-        largest = max(map(abs, numbers))
-        if largest >= _TINY:
-            numbers = [number / largest for number in numbers]
-        length = math.sqrt(sum(map(mul, numbers, numbers)))
-        factor = SCALE / length if length >= _TINY else SCALE
-        vectors.append(bytes(round(number * factor) & 0xFF for number in numbers))
-    return vectors
-
-
-def _read_numbers(row: Any) -> list[float]:
-    try:
-        given = list(row)
-        if any(isinstance(number, bool | str | bytes) for number in given):
-            raise TypeError
-        numbers = [float(number) for number in given]
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidVectors("its vectors are not lists of numbers of one length") from None
-    if not all(map(math.isfinite, numbers)):
-        raise InvalidVectors("a vector has a number that is not finite")
-    return numbers
-
-
 def _check_length(length: int, dimensions: int | None) -> None:
     if dimensions is not None and length != dimensions:
         raise InvalidVectors(f"a vector has {length:,} numbers instead of {dimensions:,}")
@@ -109,8 +77,8 @@ def similarities(query: bytes, rows: Sequence[bytes]) -> list[float]:
             f"Only vectors of one length can be compared, here {len(query):,}. Make them all with the same embedder."
         )
     numpy = load_numpy()
-    if numpy is None or not query:
-        return list(_cosines_without_numpy(query, rows))
+    if not query:
+        return [0.0] * len(rows)
     wanted = numpy.frombuffer(query, numpy.int8).astype(numpy.float32)
     found: list[float] = []
     for start in range(0, len(rows), _ROWS_AT_ONCE):
@@ -120,22 +88,3 @@ def similarities(query: bytes, rows: Sequence[bytes]) -> list[float]:
         lengths = numpy.sqrt(numpy.einsum("ij,ij->i", matrix, matrix) * (wanted @ wanted))
         found += ((matrix @ wanted) / numpy.where(lengths == 0, 1, lengths)).tolist()
     return found
-
-
-def _cosines_without_numpy(query: bytes, rows: Sequence[bytes]) -> Iterator[float]:
-    wanted = memoryview(query).cast("b").tolist()
-    own = sum(map(mul, wanted, wanted))
-    for row in rows:
-        numbers = memoryview(row).cast("b").tolist()
-        lengths = math.sqrt(own * sum(map(mul, numbers, numbers)))
-        yield sum(map(mul, wanted, numbers)) / lengths if lengths else 0.0
-
-
-@cache
-def load_numpy() -> Any:
-    """Return numpy 2 or later if it is installed, else None; it is not imported before its first use."""
-    try:
-        found = importlib.import_module("numpy")
-    except ImportError:
-        return None
-    return found if hasattr(found, "vecdot") else None

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from holdfast.core.entries import edge_name
 from holdfast.core.journal.codec import decode
+from holdfast.core.lazy import load_numpy
 from holdfast.core.search.documents import TextRow
 from holdfast.journal.sqlite.schema import APPLICATION_ID as JOURNAL
 from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry
@@ -40,7 +41,6 @@ from holdfast.sqlite.connection import (
 )
 from holdfast.sqlite.fts import TextIndex
 from holdfast.sqlite.pool import SqlitePool
-from holdfast.sqlite.vectors import load_numpy, similarities
 from holdfast.system import Lru
 
 APPLICATION_ID = 0x68667374  # "hfst"
@@ -297,7 +297,7 @@ class VectorCollection(msgspec.Struct, frozen=True):
     data: bytes
     """The vectors, one after the other."""
     lengths: Any
-    """The length of each vector, as an array; None without numpy."""
+    """The length of each vector, as an array."""
     positions: dict[int, int]
 
     @property
@@ -326,8 +326,6 @@ def _extend_collection(known: VectorCollection, rows: Iterable[VectorRow], newes
 
 def _vector_lengths(collection: VectorCollection, known: Any, changed: Sequence[int]) -> Any:
     numpy = load_numpy()
-    if numpy is None:
-        return None
     matrix = _matrix(numpy, collection)
     found = numpy.empty(len(matrix), numpy.float32)
     if known is not None:
@@ -369,8 +367,6 @@ def find_nearest(
     if not collection.ids:
         return {}
     numpy = load_numpy()
-    if numpy is None:
-        return _find_nearest_without_numpy(collection, vector, now, limit, also)
     cosines = _cosines(numpy, collection, vector)
     cosines[numpy.frombuffer(collection.expiries, numpy.int64) <= now] = 0
     best = numpy.flatnonzero(cosines > 0)
@@ -398,18 +394,3 @@ def _cosines(numpy: Any, collection: VectorCollection, vector: bytes) -> Any:
     own = numpy.sqrt(numpy.vecdot(wanted, wanted))
     found /= collection.lengths * (own or 1)
     return found
-
-
-def _find_nearest_without_numpy(
-    collection: VectorCollection, vector: bytes, now: int, limit: int, also: Sequence[int]
-) -> dict[int, float]:
-    size = len(vector)
-    rows = [collection.data[at : at + size] for at in range(0, len(collection.data), size)]
-    scored = [
-        (cosine, id)
-        for cosine, id, expiry in zip(similarities(vector, rows), collection.ids, collection.expiries, strict=True)
-        if cosine > 0 and expiry > now
-    ]
-    scored.sort(key=lambda each: -each[0])
-    others = set(also)
-    return {id: cosine for at, (cosine, id) in enumerate(scored) if at < limit or id in others}

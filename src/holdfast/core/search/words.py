@@ -107,10 +107,21 @@ def space_letters(text: str) -> str:
 
 def index_text(text: str) -> str:
     """Return the words of a text for the index, without function words unless it has no others."""
-    said = _split_words(text)
-    kept = [word for word in said if word not in _FUNCTION_WORDS] or said
-    words = " ".join(kept).lower()
+    words = " ".join(_content_words(text)).lower()
     return words if words.isascii() else space_letters(words)
+
+
+def index_words(text: str) -> list[str]:
+    """Return the same words as a list; of languages without spaces the letters, and the pairs that queries look for."""
+    if not text:
+        return []
+    words = [word.lower() for word in _content_words(text)]
+    return words if text.isascii() else [part for word in words for part in _split_letters(word)]
+
+
+def _content_words(text: str) -> list[str]:
+    said = _split_words(text)
+    return [word for word in said if word not in _FUNCTION_WORDS] or said
 
 
 def query_terms(query: str, names: Collection[str] = ()) -> tuple[str, ...]:
@@ -172,11 +183,27 @@ def _is_question_word(word: str, at: int, said: list[str]) -> bool:
 
 def _split_terms(word: str) -> Iterator[str]:
     """Split a word into terms: pairs of neighbouring letters where a language has no spaces."""
-    for run in [word] if word.isascii() else _RUNS.findall(word):
-        if len(run) > 1 and not run.isascii() and _LETTER.match(run):
+    for run in _split_runs(word):
+        if len(run) > 1 and _is_unspaced(run):
             yield from (run[at : at + 2] for at in range(len(run) - 1))
         else:
             yield run
+
+
+def _split_letters(word: str) -> Iterator[str]:
+    """Split a word as `_split_terms` does, with single letters as well."""
+    for run in _split_runs(word):
+        if len(run) > 1 and _is_unspaced(run):
+            yield from run
+        yield from _split_terms(run)
+
+
+def _split_runs(word: str) -> list[str]:
+    return [word] if word.isascii() else _RUNS.findall(word)
+
+
+def _is_unspaced(run: str) -> bool:
+    return not run.isascii() and _LETTER.match(run) is not None
 
 
 def flatten_value(value: Any, limit: int) -> str:

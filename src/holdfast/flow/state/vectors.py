@@ -1,7 +1,6 @@
 """Search by meaning: embed texts that have no vector yet, store the vectors beside the journal, compare in memory.
 
-Vectors are a cache, keyed by the digest of their text. If the embedder fails, search falls back to words. Without
-numpy the comparison gives the same order, only slower.
+Vectors are a cache, keyed by the digest of their text. If the embedder fails, search falls back to words.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.journal.codec import decode_facts
+from holdfast.core.lazy import load_numpy
 from holdfast.core.search.documents import STATE_WRITTEN, Hit, TextSearch, is_match, split_pieces
 from holdfast.core.search.words import searchable_text
 from holdfast.errors import InvalidValue, OutcomeUnknown, Unavailable
 from holdfast.flow.journal import artifacts
 from holdfast.ports import Embedder, Env
 from holdfast.ports.capabilities import VECTORS, require
-from holdfast.sqlite.vectors import load_numpy, similarities
 
 EMBED_BATCH: Final = 512
 BLOCK_ROWS: Final = 4_096
@@ -123,7 +122,7 @@ class VectorBlock(msgspec.Struct, frozen=True):
     seqs: array[int]
     data: bytes
     lengths: Any
-    """The length of each vector, as an array; None without numpy."""
+    """The length of each vector, as an array."""
 
 
 VectorBlocks = tuple[VectorBlock, ...]
@@ -150,8 +149,6 @@ def append_vectors(known: VectorBlocks, rows: Sequence[tuple[int, bytes]]) -> Ve
 
 def _lengths(data: bytes, count: int) -> Any:
     numpy = load_numpy()
-    if numpy is None:
-        return None
     matrix = numpy.frombuffer(data, numpy.int8).reshape(count, -1).astype(numpy.float32)
     lengths = numpy.sqrt(numpy.vecdot(matrix, matrix))
     # A zero vector is similar to nothing: its products are 0, so any length will do.
@@ -163,23 +160,18 @@ class VectorScores:
 
     def __init__(self, vector: bytes, blocks: Sequence[VectorBlock]) -> None:
         numpy = load_numpy()
-        self._numpy = numpy
-        if numpy is None:
-            self._plainly = _plain_cosines(vector, blocks)
-        elif blocks:
+        if blocks:
             seqs = numpy.concatenate([numpy.frombuffer(block.seqs, numpy.int64) for block in blocks])
             # A text may have several vectors in a row: its score is that of the best piece.
             first = numpy.concatenate([[0], numpy.flatnonzero(seqs[1:] != seqs[:-1]) + 1])
             self._seqs = seqs[first]
-            self._cosines = numpy.maximum.reduceat(_numpy_cosines(numpy, vector, blocks), first)
+            self._cosines = numpy.maximum.reduceat(_compute_cosines(vector, blocks), first)
         else:
             self._seqs, self._cosines = numpy.empty(0, numpy.int64), numpy.empty(0, numpy.float32)
 
     def cosines_of(self, seqs: Collection[int]) -> dict[int, float]:
         """Return the cosines of these events."""
-        if self._numpy is None:
-            return {seq: self._plainly[seq] for seq in seqs if seq in self._plainly}
-        wanted = self._numpy.isin(self._seqs, list(seqs)) & (self._cosines > 0)
+        wanted = load_numpy().isin(self._seqs, list(seqs)) & (self._cosines > 0)
         return dict(zip(self._seqs[wanted].tolist(), self._cosines[wanted].tolist(), strict=True))
 
     def iter_best(self, size: int) -> Iterator[dict[int, float]]:
@@ -190,10 +182,7 @@ class VectorScores:
             first, size = first + size, size * PART_GROWTH
 
     def _best_part(self, first: int, size: int) -> dict[int, float]:
-        numpy = self._numpy
-        if numpy is None:
-            order = sorted(self._plainly, key=lambda seq: (self._plainly[seq], seq), reverse=True)
-            return {seq: self._plainly[seq] for seq in order[first : first + size]}
+        numpy = load_numpy()
         until = min(first + size, int(numpy.count_nonzero(self._cosines > 0)))
         if until <= first:
             return {}
@@ -204,7 +193,8 @@ class VectorScores:
         return dict(zip(self._seqs[best].tolist(), self._cosines[best].tolist(), strict=True))
 
 
-def _numpy_cosines(numpy: Any, vector: bytes, blocks: Sequence[VectorBlock]) -> Any:
+def _compute_cosines(vector: bytes, blocks: Sequence[VectorBlock]) -> Any:
+    numpy = load_numpy()
     wanted = numpy.frombuffer(vector, numpy.int8).astype(numpy.float32)
     own = float(numpy.sqrt(numpy.vecdot(wanted, wanted))) or 1.0
     found = []
@@ -213,13 +203,3 @@ def _numpy_cosines(numpy: Any, vector: bytes, blocks: Sequence[VectorBlock]) -> 
         # Row by row, not as a matrix product: that starts threads, which on a busy machine cost more than they save.
         found.append(numpy.vecdot(matrix.astype(numpy.float32), wanted) / (block.lengths * own))
     return numpy.concatenate(found)
-
-
-def _plain_cosines(vector: bytes, blocks: Sequence[VectorBlock]) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for block in blocks:
-        rows = [block.data[at : at + len(vector)] for at in range(0, len(block.data), len(vector))]
-        for seq, cosine in zip(block.seqs, similarities(vector, rows), strict=True):
-            if cosine > found.get(seq, 0.0):
-                found[seq] = cosine
-    return found

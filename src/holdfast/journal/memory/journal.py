@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 from msgspec.structs import replace
@@ -92,7 +92,6 @@ class MemoryJournal:
     def _reset(self) -> None:
         self._events: dict[int, StoredEvent] = {}
         self._position = 0
-        self._unindexed: list[StoredEvent] = []
         self._versions: dict[tuple[str, str, int], int] = {}
         self._heads: dict[Stream, Head] = {}
         self._keys: dict[tuple[str, str, str], int] = {}
@@ -159,8 +158,6 @@ class MemoryJournal:
         position = self._position
         self._changes.clear()
         self._tables.mark()
-        if self._texts is not None:
-            self._texts.begin()
         try:
             return self._apply_batch(batch, heads)
         except BaseException:
@@ -183,7 +180,6 @@ class MemoryJournal:
             written.extend(events)
             placed.append(_place_events(events))
         self._add_events(written)
-        self._index(written)
         for stream, head in heads.items():
             self._set(self._heads, (batch.tenant, stream), head)
         return AppendResult(parts=tuple(placed))
@@ -231,8 +227,6 @@ class MemoryJournal:
     def _roll_back(self, position: int) -> None:
         """Take back what the last write changed, newest first. Every step may be repeated."""
         self._tables.undo()
-        if self._texts is not None:
-            self._texts.roll_back()
         while self._changes:
             kept, key, before = self._changes[-1]
             if before is None:
@@ -381,11 +375,6 @@ class MemoryJournal:
 
     # state, texts and vectors
 
-    def _index(self, events: Iterable[StoredEvent]) -> None:
-        if self._texts is not None:
-            lookups = IndexLookups(self._previous_text, self._previous_entry, self._artifact_beginning)
-            self._texts.index(events, lookups)
-
     def _previous_text(self, placed: IndexedEvent) -> str:
         """Return the message before this one as of its append, ignoring later retractions: the same at any time."""
         event = placed.event
@@ -463,10 +452,12 @@ class MemoryJournal:
 
     def search(self, tenant: str, search: TextSearch) -> list[Hit]:
         with self._open():
-            for event in self._unindexed:  # Those that were only copied in.
-                self._index([event])
-            self._unindexed = []
-            return [] if self._texts is None else self._texts.search(tenant, search, self._make_hit)
+            if self._texts is None:
+                return []
+            pending = list(islice(self._events.values(), self._texts.indexed, None))
+            lookups = IndexLookups(self._previous_text, self._previous_entry, self._artifact_beginning)
+            self._texts.index(pending, lookups)
+            return self._texts.search(tenant, search, self._make_hit)
 
     def _make_hit(self, seq: int, score: float) -> Hit:
         event = self._events[seq]
@@ -534,8 +525,7 @@ class MemoryJournal:
                 raise Refused("Only an empty journal can be restored into. Give the path of a new file.")
             try:
                 for tenant, item in check_numbers(items):
-                    if self._copy_item(tenant, item):
-                        self._index([item])
+                    self._copy_item(tenant, item)
             except BaseException:
                 self._reset()
                 raise
@@ -550,14 +540,12 @@ class MemoryJournal:
         with self._open():
             for tenant, item in items:
                 self._copy_item(tenant, item)
-            # Indexed on the first search: most readers of the past never search it.
-            self._unindexed = list(self._events.values())
             self._tables.mark()
             self._source_bodies = bodies
             self.secret, self._position = secret, position
 
-    def _copy_item(self, tenant: str, item: Any) -> bool:
-        """Copy one item in as it is; return True if it is an event."""
+    def _copy_item(self, tenant: str, item: Any) -> None:
+        """Copy one item in as it is."""
         if isinstance(item, Subject):
             self._subjects[tenant] = (*self._subjects.get(tenant, ()), item)
         elif isinstance(item, Artifact):
@@ -567,8 +555,6 @@ class MemoryJournal:
             self._changes.clear()
             self._project(item, decode_facts(item.type, item.schema, item.facts))
             self._heads[tenant, item.stream] = advance_head(self._head(tenant, item.stream), item)
-            return True
-        return False
 
     # artifacts, erasure and checks
 
@@ -618,11 +604,7 @@ class MemoryJournal:
             seqs = [stored.seq for stored in theirs]
             self.drop_vectors(tenant, seqs)
             if self._texts is not None:
-                # Short messages are indexed with the end of the message before them: reindex these threads.
-                lines = {stored.stream for stored in theirs if stored.type == MESSAGE_APPENDED}
-                said = [event for line in sorted(lines) for event in self._stream_events(tenant, line)]
-                self._texts.remove(tenant, seqs)
-                self._index(event for event in said if event.type == MESSAGE_APPENDED)
+                self._texts = MemoryTextIndex()  # The next search makes it again, without their words.
             for name in doomed:
                 self._artifacts[tenant, name] = replace(self._artifacts[tenant, name], body=None, erased=True)
             forgotten = Subject(id=known.id, name=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import apsw
@@ -13,11 +12,11 @@ from holdfast.journal.sqlite import search
 from holdfast.journal.sqlite.rebuild import REBUILD_KEY
 from holdfast.journal.sqlite.rows import subject_digest
 from holdfast.journal.sqlite.schema import APPLICATION_ID, JOURNAL_FILE, is_meta_intact, latest_schema
+from holdfast.journal.sqlite.segments import TextSegments
 from holdfast.journal.sqlite.statements import queries
 from holdfast.records.reports import Finding
 from holdfast.records.scope import parse_scope
 from holdfast.sqlite.connection import find_schema_changes
-from holdfast.sqlite.fts import index_table, tenant_index
 
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.journal import SqliteJournal
@@ -46,11 +45,6 @@ def check_database(journal: SqliteJournal) -> Iterator[Finding]:
 
 
 def _check_pages(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
-    for tenant in search.list_indexed_tenants(connection):
-        # FTS5 refreshes its cached view of an index on a query, not on this check: otherwise it would miss pages
-        # that another connection has merged since, and report them as damage.
-        with suppress(apsw.Error):  # Real damage is reported by the check below.
-            tenant_index(connection, tenant).match(["x"], None, 1)
     for (problem,) in connection.execute("PRAGMA integrity_check"):
         if problem != "ok":
             yield Finding(kind="pages", where="database", problem=str(problem))
@@ -104,12 +98,17 @@ def _check_erasures(connection: apsw.Connection, journal: SqliteJournal) -> Iter
 
 
 def _check_texts(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
-    """Find index rows that name no event with words, or an erased one. Completeness is checked with the pages."""
+    """Find damaged segments of the text index, and rows that name no event with words, or an erased one."""
     for tenant in search.list_indexed_tenants(connection):
+        index = TextSegments(connection, tenant)
+        damaged = [one.id for one in index.segments() if not index.is_sound(one)]
+        if damaged:
+            yield Finding(kind="texts", where=f"tenant {tenant}", problem=f"{len(damaged)} segments are damaged")
+            continue
         strangers = search.find_orphan_rows(connection, tenant)
         if strangers:
             problem = f"{len(strangers)} rows name no message or entry that has words; rebuild makes it anew"
-            yield Finding(kind="texts", where=index_table(tenant), problem=problem)
+            yield Finding(kind="texts", where=f"tenant {tenant}", problem=problem)
 
 
 def _check_numbers(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import msgspec
 from holdfast.core.journal.load import build_state
 from holdfast.core.journal.tables import TABLES
 from holdfast.core.search.documents import Hit, TextSearch
-from holdfast.errors import Closed, Corrupt, NotFound
+from holdfast.errors import Closed, Corrupt, HoldfastError, NotFound
 from holdfast.journal.sqlite import check as sqlite_check
 from holdfast.journal.sqlite import erase as sqlite_erase
 from holdfast.journal.sqlite import maintenance
@@ -45,6 +45,7 @@ from holdfast.records.reports import EventQuery, Progress, Subject
 from holdfast.records.settings import Settings
 from holdfast.sqlite.connection import Durability, create_file, fetch_rows, require_sqlite
 from holdfast.sqlite.pool import SqlitePool
+from holdfast.system import ForkLock
 
 _MAX_SEQ = 2**63 - 1
 _JSON = msgspec.json.Encoder()
@@ -79,6 +80,8 @@ class SqliteJournal:
             self.connections.close()
             raise
         self._seen = (-1, 0)
+        self.following = ForkLock()
+        """Held by the search that indexes pending texts: others of this process wait for it and have nothing to do."""
         self._start()
         self.connections.after_fork.append(self._start)
 
@@ -105,7 +108,19 @@ class SqliteJournal:
     def append(self, batch: Batch) -> AppendResult:
         if self.connections.closed:
             raise Closed
-        return self._group.submit(batch)
+        result = self._group.submit(batch)
+        if self.writer.behind:
+            self._follow_events()
+        return result
+
+    def _follow_events(self) -> None:
+        """Index the texts of a tenant that has many pending. The append is acknowledged whatever comes of it."""
+        try:
+            tenant = self.writer.behind.pop()
+        except KeyError:
+            return  # Another thread has taken it.
+        with suppress(HoldfastError):
+            sqlite_search.follow_events(self, tenant)
 
     def announce(self) -> None:
         """Notify the watchers of this process of a commit."""
@@ -205,8 +220,7 @@ class SqliteJournal:
         return [name for (name,) in self._fetch("scopes", tenant, now, after, limit)]
 
     def search(self, tenant: str, search: TextSearch) -> list[Hit]:
-        with self.connections.reader() as connection:
-            return sqlite_search.search_texts(connection, tenant, search)
+        return sqlite_search.search_texts(self, tenant, search)
 
     def hits(self, tenant: str, seqs: Sequence[int]) -> list[Hit]:
         with self.connections.reader(once=True) as connection:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 from collections.abc import Callable
 from functools import cache, partial
@@ -16,13 +15,11 @@ from holdfast.errors import Corrupt
 from holdfast.journal.sqlite.artifacts import row_digest
 from holdfast.journal.sqlite.statements import migrations, queries
 from holdfast.sqlite.connection import FileFormat, SchemaObjects, build_schema
-from holdfast.sqlite.fts import tenant_index
 
 APPLICATION_ID = 0x686F6C64  # "hold"
 SECRET_BYTES = 32
 SHADOW_SUFFIX = "__new"
 """The end of the names of tables that a rebuild has not finished."""
-_INDEX_NUMBER = re.compile(r"\bsearch_\d+")
 
 
 def latest_schema() -> int:
@@ -62,7 +59,7 @@ def read_secret(connection: apsw.Connection) -> bytes:
 
 
 def list_objects(number: int) -> tuple[SchemaObjects, SchemaObjects]:
-    """Return the objects of every journal of a schema, and those that it has once texts or vectors were stored."""
+    """Return the objects of every journal of a schema, and those that it has once vectors were stored."""
     return _build_objects(tuple(sql for step, _, sql in migrations() if step <= number))
 
 
@@ -71,14 +68,13 @@ def _build_objects(scripts: tuple[str, ...]) -> tuple[SchemaObjects, SchemaObjec
     def extend(connection: apsw.Connection) -> None:
         for sql in queries()["create_vectors"].split(";"):
             connection.execute(sql)
-        tenant_index(connection, 0).create()
 
     return build_schema(*scripts), build_schema(*scripts, extend=extend)
 
 
 def generalise_name(text: str) -> str:
-    """Return a name or definition without the number of a tenant's text index, and without the mark of a rebuild."""
-    return _INDEX_NUMBER.sub("search_0", text).replace(SHADOW_SUFFIX, "")
+    """Return a name or definition without the mark of a rebuild."""
+    return text.replace(SHADOW_SUFFIX, "")
 
 
 JOURNAL_FILE = FileFormat(

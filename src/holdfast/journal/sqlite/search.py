@@ -1,33 +1,56 @@
 """The text index and the vectors of the SQLite journal.
 
-The text index is written with the events, and repaired from them. Vectors are a cache, created on first
-use and remade when lost.
+The text index follows the events up to a cursor of each tenant, in batches: when a search finds much pending, and when
+enough was appended. A search sees everything that was appended before it. Vectors are a cache, created on first use
+and remade when lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import apsw
 import msgspec
 
 from holdfast.core.journal.codec import decode, decode_facts
-from holdfast.core.search.documents import INDEXED_BYTES, STATE_WRITTEN, Hit, TextSearch, artifact_id, decode_beginning
+from holdfast.core.search.documents import (
+    INDEXED_BYTES,
+    STATE_WRITTEN,
+    Hit,
+    TextRow,
+    TextSearch,
+    artifact_id,
+    decode_beginning,
+)
+from holdfast.core.search.segments import DamagedSegment, Segment, build_segment, hide_rows, rank_rows, view_segment
 from holdfast.core.search.words import content_text, searchable_text
+from holdfast.errors import Corrupt, Unavailable
 from holdfast.journal import text_index
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import event_from_row
+from holdfast.journal.sqlite.segments import DAMAGED, IndexCursor, SegmentMerge, TextSegments
 from holdfast.journal.sqlite.statements import queries
 from holdfast.journal.text_index import IndexedEvent, IndexLookups
 from holdfast.records.events.sessions import MessageContent
 from holdfast.sqlite.connection import fetch_rows
-from holdfast.sqlite.fts import TextIndex, tenant_index
+from holdfast.sqlite.fts import stem_word
+
+if TYPE_CHECKING:
+    from holdfast.journal.sqlite.journal import SqliteJournal
 
 _JSON = msgspec.json.Encoder()
-REPAIR_BATCH = 250
-MOSTLY_SHARE = 0.8
-"""The share of all events from which a place counts as nearly everything."""
+FOLLOWED_AT_ONCE = 1_000
+"""The largest number of texts that are indexed in one transaction."""
+REPAIRED_AT_ONCE = 250
+"""The largest number of texts that a repair indexes while it has the write lock."""
+PENDING_BYTES = 8 * 1024 * 1024
+"""Bytes of content after which a batch ends."""
+SEARCHED_IN_MEMORY = 32
+"""Pending texts from which a search stores them in the index first."""
+MAX_PENDING = 2**62
 
 
 def make_lookups(connection: apsw.Connection, files: ArtifactFiles) -> IndexLookups:
@@ -61,24 +84,119 @@ def _artifact_beginning(connection: apsw.Connection, files: ArtifactFiles, tenan
     return decode_beginning(files.read_beginning(owner, raw, INDEXED_BYTES) if in_file else body)
 
 
-def search_texts(connection: apsw.Connection, tenant: str, wanted: TextSearch) -> list[Hit]:
-    """Return the hits of one tenant."""
-    numbers = fetch_rows(connection, "SELECT id FROM tenants WHERE name = ?", (tenant,))
-    if not numbers:
-        return []
-    number = numbers[0][0]
-    index = tenant_index(connection, number)
-    if not index.exists():
-        return []
-    places, mostly = None, False
+class PendingTexts(msgspec.Struct, frozen=True):
+    """Texts of a tenant beyond the cursor of its index, and the entries that they replace."""
+
+    cursor: IndexCursor
+    count: int
+    until: int
+    gone: tuple[int, ...] = ()
+    rows: tuple[TextRow, ...] = ()
+
+
+def read_pending(connection: apsw.Connection, files: ArtifactFiles, tenant: int, limit: int) -> PendingTexts:
+    """Return texts of a tenant that are not indexed yet: at most `limit` events and a bounded number of bytes."""
+    known = TextSegments(connection, tenant).cursor()
+    placed: list[IndexedEvent] = []
+    size = 0
+    cursor = connection.cursor()
+    for row in cursor.execute(queries()["pending_texts"], (tenant, known.seq, limit)):
+        event = event_from_row(row, "", "")
+        facts = decode_facts(event.type, event.schema, event.facts)
+        placed.append(IndexedEvent(tenant, row[2], event, facts, event.content))
+        size += len(event.content or b"")
+        if size >= PENDING_BYTES:
+            break
+    cursor.close()
+    if not placed:
+        return PendingTexts(known, 0, known.seq)
+    ((_, gone, rows),) = text_index.index_events(placed, make_lookups(connection, files))
+    return PendingTexts(known, len(placed), placed[-1].event.seq, tuple(gone), tuple(rows))
+
+
+def store_pending(connection: apsw.Connection, tenant: int, pending: PendingTexts, segment: Segment) -> bool:
+    """Add pending texts as a segment, unless the index has moved on since they were read."""
+    index = TextSegments(connection, tenant)
+    if index.cursor() != pending.cursor:
+        return False
+    index.remove(pending.gone)
+    index.insert(segment)
+    index.advance(pending.until)
+    return True
+
+
+def follow_events(journal: SqliteJournal, tenant: int) -> None:
+    """Index every pending text of a tenant, in batches, and merge segments until they are few.
+
+    Texts are read and split outside of the write lock.
+    """
+    journal.writer.forget_texts(tenant)
+    read, write = journal.connections.reader, journal.connections.transact
+    pending = PendingTexts(IndexCursor(), FOLLOWED_AT_ONCE, 0)
+    while pending.count == FOLLOWED_AT_ONCE or pending.rows:
+        with read() as connection:
+            pending = read_pending(connection, journal.files, tenant, FOLLOWED_AT_ONCE)
+        if pending.count:
+            segment = build_segment(pending.rows, stem_word)
+            write(partial(store_pending, tenant=tenant, pending=pending, segment=segment))
+    stored = True
+    while stored:
+        with read() as connection:
+            merge = TextSegments(connection, tenant).prepare_merge()
+        stored = merge is not None and write(partial(_store_merge, tenant=tenant, merge=merge))
+
+
+def _store_merge(connection: apsw.Connection, tenant: int, merge: SegmentMerge) -> bool:
+    return TextSegments(connection, tenant).store_merge(merge)
+
+
+def search_texts(journal: SqliteJournal, tenant: str, wanted: TextSearch) -> list[Hit]:
+    """Return the hits of one tenant, among all texts that were appended before.
+
+    What is pending is indexed first if it is much. A reader that cannot write, and one within a snapshot, searches
+    pending texts in memory instead.
+    """
+    pinned = journal.connections.pinned.connection is not None
+    with journal.connections.reader() as connection:
+        numbers = fetch_rows(connection, "SELECT id FROM tenants WHERE name = ?", (tenant,))
+        if not numbers:
+            return []
+        number = numbers[0][0]
+        limit = MAX_PENDING if pinned else SEARCHED_IN_MEMORY
+        pending = _read_if_indexed(connection, journal, number, limit)
+        if pending.count < limit:
+            return _search_segments(connection, tenant, number, wanted, pending)
+    with suppress(Unavailable), journal.following.lock:
+        follow_events(journal, number)
+    with journal.connections.reader() as connection:
+        pending = _read_if_indexed(connection, journal, number, MAX_PENDING)
+        return _search_segments(connection, tenant, number, wanted, pending)
+
+
+def _read_if_indexed(connection: apsw.Connection, journal: SqliteJournal, tenant: int, limit: int) -> PendingTexts:
+    if not journal.settings.index_text:
+        return PendingTexts(IndexCursor(), 0, 0)
+    return read_pending(connection, journal.files, tenant, limit)
+
+
+def _search_segments(
+    connection: apsw.Connection, tenant: str, number: int, wanted: TextSearch, pending: PendingTexts
+) -> list[Hit]:
+    places = None
     if not wanted.everywhere:
         names = _JSON.encode(wanted.streams).decode()
-        streams = fetch_rows(connection, queries()["stream_ids"], (number, names))
-        ((events,),) = fetch_rows(connection, queries()["position"])
-        places = [stream for stream, _ in streams]
-        mostly = bool(places) and sum(version for _, version in streams) >= MOSTLY_SHARE * events
-    load = partial(load_hits, connection, tenant, number)
-    return text_index.find_hits(index.match, places, wanted, load, mostly=mostly)
+        places = [stream for (stream,) in fetch_rows(connection, queries()["stream_ids"], (number, names))]
+    words = [stem_word(term) for term in wanted.terms]
+    views = TextSegments(connection, number).views(words)
+    try:
+        if pending.gone:
+            views = [hide_rows(view, pending.gone) for view in views]
+        if pending.rows:
+            views.append(view_segment(build_segment(pending.rows, stem_word), words))
+        ranked = rank_rows(views, words, places)
+    except DamagedSegment:
+        raise Corrupt(DAMAGED) from None
+    return text_index.find_hits(ranked.best, wanted, partial(load_hits, connection, tenant, number))
 
 
 def load_hits(connection: apsw.Connection, tenant: str, number: int, rows: Sequence[tuple[int, float]]) -> list[Hit]:
@@ -101,14 +219,13 @@ def load_hits(connection: apsw.Connection, tenant: str, number: int, rows: Seque
 
 def list_indexed_tenants(connection: apsw.Connection) -> list[int]:
     """Return the tenants that have an index."""
-    numbers = [number for (number,) in fetch_rows(connection, "SELECT id FROM tenants ORDER BY id")]
-    return [number for number in numbers if tenant_index(connection, number).exists()]
+    return [number for (number,) in fetch_rows(connection, queries()["indexed_tenants"])]
 
 
 def find_orphan_rows(connection: apsw.Connection, tenant: int) -> set[int]:
     """Return index rows without a message or entry that has words, current or not."""
     wanted = {seq for (seq,) in fetch_rows(connection, queries()["texts_ever"], (tenant,))}
-    return set(tenant_index(connection, tenant).rowids()) - wanted
+    return TextSegments(connection, tenant).seqs(hidden=True) - wanted
 
 
 RunStep = Callable[[Callable[[], object]], object]
@@ -116,33 +233,49 @@ RunStep = Callable[[Callable[[], object]], object]
 
 
 def repair_indexes(connection: apsw.Connection, files: ArtifactFiles, run: RunStep) -> None:
-    """Make every index hold exactly the current texts; rebuild a damaged one.
+    """Make every index hold exactly the current texts; remake damaged segments.
 
     What is wrong is found without the write lock and mended in short steps, while others write.
     """
     for (number,) in fetch_rows(connection, "SELECT id FROM tenants ORDER BY id"):
-        index = tenant_index(connection, number)
-        if index.exists() and not index.is_sound():
-            run(index.drop)
-        # In this order: a text that is appended in between is added twice, rather than removed.
-        there = set(index.rowids()) if index.exists() else set()
-        wanted = {seq for (seq,) in fetch_rows(connection, queries()["texts"], (number,))}
-        if wanted and not index.exists():
-            run(index.create)
-        for some in _batches(there - wanted):
-            run(partial(index.remove, some))
-        for some in _batches(wanted - there):
-            run(partial(_fill_index, connection, files, number, index, some))
+        index = TextSegments(connection, number)
+        ((newest,),) = fetch_rows(connection, queries()["position"])
+        if index.cursor().seq > (newest or 0):
+            run(index.reset)
+        damaged = [one.id for one in index.segments() if not index.is_sound(one)]
+        if damaged:
+            run(partial(index.drop, damaged))
+        _mend_index(connection, files, number, run)
+        while index.cursor().seq < (newest or 0):  # Others may be appending: not until nothing is pending.
+            pending = read_pending(connection, files, number, FOLLOWED_AT_ONCE)
+            if not pending.count:
+                break
+            run(partial(store_pending, connection, number, pending, build_segment(pending.rows, stem_word)))
+        while (merge := index.prepare_merge()) is not None:
+            run(partial(index.store_merge, merge))
 
 
-def _batches(seqs: set[int]) -> Iterator[list[int]]:
-    ordered = sorted(seqs)
-    return (ordered[first : first + REPAIR_BATCH] for first in range(0, len(ordered), REPAIR_BATCH))
+def _mend_index(connection: apsw.Connection, files: ArtifactFiles, tenant: int, run: RunStep) -> None:
+    """Remove rows without a text from an index, and add the texts up to its cursor that it lacks."""
+    index = TextSegments(connection, tenant)
+    until, there = index.cursor().seq, index.seqs(hidden=False)
+    wanted = {seq for (seq,) in fetch_rows(connection, queries()["texts"], (tenant,)) if seq <= until}
+    strangers = (there - wanted) | find_orphan_rows(connection, tenant)
+    if strangers:
+        run(partial(index.erase, strangers))
+    missing = sorted(wanted - there)
+    for first in range(0, len(missing), REPAIRED_AT_ONCE):
+        # Read within the step: entries may have been replaced since the index was looked at.
+        run(partial(_insert_texts, connection, files, tenant, missing[first : first + REPAIRED_AT_ONCE]))
 
 
-def _fill_index(
-    connection: apsw.Connection, files: ArtifactFiles, tenant: int, index: TextIndex, seqs: list[int]
-) -> None:
+def _insert_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, seqs: Sequence[int]) -> None:
+    rows = _read_texts(connection, files, tenant, seqs)
+    TextSegments(connection, tenant).insert(build_segment(rows, stem_word))
+
+
+def _read_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, seqs: Sequence[int]) -> list[TextRow]:
+    """Return the index rows of messages and current entries by the seqs of their events."""
     rows = fetch_rows(connection, queries()["events_by_seq"], (_JSON.encode(seqs).decode(),))
     there = make_lookups(connection, files)
     passages = []
@@ -152,13 +285,13 @@ def _fill_index(
         if event.type == STATE_WRITTEN:
             current = fetch_rows(connection, queries()["state_version"], (tenant, row[2], facts.key))
             if current != [(event.version,)]:
-                continue  # It was replaced since its index was looked at.
+                continue
         placed = IndexedEvent(tenant, row[2], event, facts, event.content)
         text = searchable_text(event.type, facts, event.content, partial(there.beginning, placed))
         previous = there.previous(placed) if text_index.needs_context(placed, text) else ""
         if text:
             passages.append(text_index.make_text_row(placed, text, previous))
-    index.add(passages)
+    return passages
 
 
 def erase_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, seqs: Sequence[int]) -> None:
@@ -166,16 +299,11 @@ def erase_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, 
 
     A short message is indexed with the end of the message before it, so messages that follow are reindexed.
     """
-    index = tenant_index(connection, tenant)
-    if index.exists():
-        indexed, wanted = set(index.rowids()), _JSON.encode(seqs).decode()
-        doomed = indexed.intersection(seqs)
-        after = {seq for (seq,) in fetch_rows(connection, queries()["messages_after"], (wanted,))}
-        known = indexed & after - doomed
-        if doomed or known:
-            index.remove(sorted(doomed | known))
-            _fill_index(connection, files, tenant, index, sorted(known))
-            index.scrub()
+    index = TextSegments(connection, tenant)
+    after = {seq for (seq,) in fetch_rows(connection, queries()["messages_after"], (_JSON.encode(seqs).decode(),))}
+    known = (after - set(seqs)) & index.seqs(hidden=False)
+    index.erase(known.union(seqs))
+    _insert_texts(connection, files, tenant, sorted(known))
 
 
 def has_vectors(connection: apsw.Connection) -> bool:

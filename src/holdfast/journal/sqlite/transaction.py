@@ -35,18 +35,15 @@ from holdfast.core.journal.project import project_event
 from holdfast.core.journal.row_changes import RowChangeSet
 from holdfast.core.journal.tables import PROJECTIONS
 from holdfast.errors import HoldfastError, OutcomeUnknown, Refused, Unavailable
-from holdfast.journal import text_index
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import artifact_row, event_row, head_from_row, read_append, stream_row, subject_digest
-from holdfast.journal.sqlite.search import make_lookups
 from holdfast.journal.sqlite.statements import bind_change, queries
-from holdfast.journal.text_index import IndexedEvent
+from holdfast.journal.text_index import INDEXED_TYPES
 from holdfast.records.batches import AppendResult, Batch, BatchPart, Head, RowChange
 from holdfast.records.batches import PartPlacement as PlacedPart
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.sqlite.bundles import Statement, StatementBundles
 from holdfast.sqlite.connection import DRIVER_ERRORS, fetch_rows, translate_error
-from holdfast.sqlite.fts import tenant_index
 from holdfast.sqlite.pool import SqlitePool
 
 GATHER_SHARE = 0.25
@@ -173,6 +170,9 @@ class SqliteWriter:
         self._announce = announce
         self._known: KnownHeads | None = None
         self._bundles: StatementBundles | None = None
+        self._texts: dict[int, int] = {}
+        self.behind: set[int] = set()
+        """Tenants with so many texts of this process that are not indexed that a caller is to index them."""
 
     def commit(self, members: Sequence[GroupMember]) -> None:
         """Write a group, settle every member of it and announce the commit."""
@@ -190,7 +190,7 @@ class SqliteWriter:
         committing = refused = False
         try:
             known = self._begin(connection, members)
-            plan = SqlitePlan(known, self._files, self._bundles, index=self._index)
+            plan = SqlitePlan(known, self._files, self._bundles)
             answers = []
             for member in members:
                 try:
@@ -205,6 +205,7 @@ class SqliteWriter:
                 connection.execute("COMMIT")
                 known.note_commit()
                 self._known = known
+                self._note_texts(plan.texts)
             self._connections.check_files(committed=committing)
             # Still inside the try: an interruption here leaves other members in doubt, not with a wrong answer.
             for member, answer in answers:
@@ -224,6 +225,19 @@ class SqliteWriter:
                 if member.outcome is None:
                     self._attempt(connection, [member], alone=True)
 
+    def _note_texts(self, texts: dict[int, int]) -> None:
+        """Count texts that are not indexed, until a tenant has enough of them for a batch."""
+        for tenant, more in texts.items() if self._index else ():
+            count = more + self._texts.pop(tenant, 0)
+            if count >= PENDING_TEXTS:
+                self.behind.add(tenant)
+            elif len(self._texts) < MAX_KNOWN:
+                self._texts[tenant] = count
+
+    def forget_texts(self, tenant: int) -> None:
+        """Count the texts of a tenant from none, once they are indexed."""
+        self._texts.pop(tenant, None)
+
     def _begin(self, connection: apsw.Connection, members: Sequence[GroupMember]) -> KnownHeads:
         """Take SQLite's write lock and return the heads that the members need."""
         known, self._known = self._known, None
@@ -238,6 +252,8 @@ class SqliteWriter:
         return known
 
 
+PENDING_TEXTS = 256
+"""Texts of a tenant after which an append has them indexed."""
 MESSAGE_APPENDED = "message.appended"
 _JSON = msgspec.json.Encoder()
 MAX_KNOWN = 4096
@@ -300,9 +316,7 @@ class KnownHeads:
 class SqlitePlan:
     """The writes of one transaction, built up member by member; what it changes becomes known."""
 
-    def __init__(
-        self, known: KnownHeads, files: ArtifactFiles, bundles: StatementBundles | None = None, *, index: bool = True
-    ) -> None:
+    def __init__(self, known: KnownHeads, files: ArtifactFiles, bundles: StatementBundles | None = None) -> None:
         self._known = known
         self._bundles = bundles or StatementBundles(known.connection)
         self._connection = known.connection
@@ -313,8 +327,8 @@ class SqlitePlan:
         """The inserts of new events; without any there is nothing to write."""
         self._changes: list[Statement] = []
         self._dirty: dict[tuple[str, str], bool] = {}
-        self._index = index
-        self._texts: list[IndexedEvent] = []
+        self.texts: dict[int, int] = {}
+        """The number of new texts of each tenant, which the text index does not hold yet."""
 
     def add(self, batch: Batch, *, by_id: bool = False) -> AppendResult:
         """Add a batch, or raise and leave the plan as it was. `by_id` also looks for its event ids."""
@@ -381,11 +395,9 @@ class SqlitePlan:
         self.events += [(insert, event_row(event, tenant, head.id)) for event in events]
         if part.key is not None:
             self._written[*place, part.key] = events
-        if self._index:
-            for event, sealed in zip(events, part.events, strict=True):
-                if event.type in text_index.INDEXED_TYPES:
-                    placed = IndexedEvent(tenant, head.id, event, sealed.facts_record, sealed.content_record)
-                    self._texts.append(placed)
+        texts = sum([event.type in INDEXED_TYPES for event in events])
+        if texts:
+            self.texts[tenant] = self.texts.get(tenant, 0) + texts
 
     def _find_earlier(self, batch: Batch, *, by_id: bool) -> AppendResult | None:
         found: list[list[StoredEvent]] = []
@@ -466,10 +478,6 @@ class SqlitePlan:
                 moved.append((queries()["update_stream"], (head.version, head.hash, *owner, *place)))
         for sql, runs in self._bundles.group([*fresh, *self.events, *self._changes, *moved]):
             self._connection.executemany(sql, runs)
-        if self._texts:
-            lookups = make_lookups(self._connection, self._files)
-            for number, gone, rows in text_index.index_events(self._texts, lookups):
-                tenant_index(self._connection, number).apply(gone, rows)
 
 
 def _projection_statements(tenant: int, stream: int, part: BatchPart, events: Sequence[StoredEvent]) -> list[Statement]:

@@ -458,7 +458,7 @@ WHERE h.tenant = ?1 AND h.stream = ?2 AND h.key = ?3 AND h.version < ?4
 ORDER BY h.version DESC LIMIT 1
 
 -- name: stream_ids
-SELECT s.id, s.version FROM json_each(?2) AS j CROSS JOIN streams AS s ON s.tenant = ?1 AND s.name = j.value
+SELECT s.id FROM json_each(?2) AS j CROSS JOIN streams AS s ON s.tenant = ?1 AND s.name = j.value
 
 -- name: hits
 -- What the index found, with what says whether it still stands.
@@ -503,6 +503,54 @@ CROSS JOIN events AS e ON e.tenant = m.tenant AND e.stream = m.stream AND e.vers
 -- What was ever indexed and was not erased: with the index turned off, what is overwritten stays in it and is passed over.
 SELECT seq FROM events
 WHERE tenant = ?1 AND event_type IN ('message.appended', 'state.written') AND content IS NOT NULL
+
+-- name: pending_texts
+-- Events with texts that come after a cursor, merged in order from the index by type.
+SELECT * FROM (
+    SELECT * FROM (SELECT e.* FROM events AS e INDEXED BY idx_events_type
+        WHERE e.tenant = ?1 AND e.event_type = 'message.appended' AND e.seq > ?2 ORDER BY e.seq LIMIT ?3)
+    UNION ALL
+    SELECT * FROM (SELECT e.* FROM events AS e INDEXED BY idx_events_type
+        WHERE e.tenant = ?1 AND e.event_type = 'state.deleted' AND e.seq > ?2 ORDER BY e.seq LIMIT ?3)
+    UNION ALL
+    SELECT * FROM (SELECT e.* FROM events AS e INDEXED BY idx_events_type
+        WHERE e.tenant = ?1 AND e.event_type = 'state.written' AND e.seq > ?2 ORDER BY e.seq LIMIT ?3)
+)
+ORDER BY seq LIMIT ?3
+
+-- name: text_cursor
+SELECT seq, generation FROM text_cursors WHERE tenant = ?
+
+-- name: move_text_cursor
+INSERT INTO text_cursors (tenant, seq, generation) VALUES (?1, ?2, ?3)
+ON CONFLICT (tenant) DO UPDATE SET seq = ?2, generation = ?3
+
+-- name: text_segments
+SELECT id, count, directory, removed, digest FROM text_segments WHERE tenant = ? ORDER BY id
+
+-- name: indexed_tenants
+SELECT tenant FROM text_segments UNION SELECT tenant FROM text_cursors ORDER BY tenant
+
+-- name: insert_text_segment
+INSERT INTO text_segments (tenant, count, directory, removed, digest) VALUES (?, ?, ?, ?, ?) RETURNING id
+
+-- name: drop_text_segment
+DELETE FROM text_segments WHERE id = ?
+
+-- name: hide_texts
+UPDATE text_segments SET removed = ? WHERE id = ?
+
+-- name: text_blocks
+SELECT b.id, b.body FROM json_each(?1) AS j CROSS JOIN text_blocks AS b ON b.id = j.value
+
+-- name: text_blocks_between
+SELECT body FROM text_blocks WHERE id >= ? AND id < ? ORDER BY id
+
+-- name: insert_text_block
+INSERT INTO text_blocks (id, body) VALUES (?, ?)
+
+-- name: drop_text_blocks
+DELETE FROM text_blocks WHERE id >= ? AND id < ?
 
 -- name: create_vectors
 CREATE TABLE vectors (

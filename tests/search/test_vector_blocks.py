@@ -1,22 +1,15 @@
-"""Faster ways of searching give the answers of the plain ones: likeness in blocks, and places that are not named."""
+"""Likeness in blocks gives the answers of the plain way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-import holdfast
-from holdfast import Holdfast
 from holdfast.flow.state import vectors
 from holdfast.flow.state.vectors import VectorBlocks, VectorScores, append_vectors, count_vectors
-from holdfast.journal.sqlite import search as sqlite_search
 from holdfast.sqlite.vectors import pack_vectors, similarities
 from tests.scale import seeded, volume
 
 COUNT, DIMENSIONS = volume(60, 600), 5
-WORDS = ["invoice", "train", "paint", "cat", "hotel", "ticket", "voucher", "garden", "music", "river"]
 
 
 def _rows() -> list[tuple[int, bytes]]:
@@ -36,15 +29,11 @@ def _in_parts(rows: list[tuple[int, bytes]]) -> VectorBlocks:
     return blocks
 
 
-@pytest.fixture(params=["numpy", "plain"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(autouse=True)
+def blocks_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vectors, "BLOCK_ROWS", 7)
-    if request.param == "plain":
-        monkeypatch.setattr(vectors, "load_numpy", lambda: None)
-    return str(request.param)
 
 
-@pytest.mark.usefixtures("way")
 def test_the_best_come_first_and_of_equals_the_newest_however_they_came_in() -> None:
     rows = _rows()
     blocks = _in_parts(rows)
@@ -66,7 +55,6 @@ def _exact(wanted: list[tuple[float, int]], found: list[tuple[int, float]]) -> l
     return sorted(((cosines[seq], seq) for _, seq in wanted), reverse=True)
 
 
-@pytest.mark.usefixtures("way")
 def test_what_is_known_stays_as_it_was_when_more_comes() -> None:
     rows = _rows()
     known = append_vectors((), rows[:10])
@@ -77,46 +65,8 @@ def test_what_is_known_stays_as_it_was_when_more_comes() -> None:
     assert more[0] is known[0]
 
 
-@pytest.mark.usefixtures("way")
 def test_a_question_that_is_like_nothing_finds_nothing() -> None:
     blocks = _in_parts(_rows())
     assert list(VectorScores(bytes(DIMENSIONS), blocks).iter_best(3)) == []
     assert list(VectorScores(b"\1" * DIMENSIONS, ()).iter_best(3)) == []
     assert VectorScores(b"\1" * DIMENSIONS, ()).cosines_of([1]) == {}
-
-
-@pytest.fixture
-def hf(tmp_path: Path) -> Iterator[Holdfast]:
-    """Nearly everything is in one session and in one scope each; a little is elsewhere, in the same words."""
-    chance = seeded("said")
-    with holdfast.open(tmp_path / "a.db", durability="fast") as opened:
-        said = [" ".join(chance.choices(WORDS, k=4)) for _ in range(volume(300, 3_000))]
-        opened.session("much").append(said)
-        opened.session("little").append(["an invoice for the garden", "a ticket for the train"])
-        opened.state("user/1").write("note", "an invoice for paint and music")
-        yield opened
-
-
-def _answers(hf: Holdfast) -> list[list[tuple[str | None, float]]]:
-    places = (hf.session("much"), hf.session("little"), hf.state("user/1"))
-    asked = [f"{one} and {other}" for one, other in zip(WORDS, WORDS[3:] + WORDS[:3], strict=True)]
-    return [[(one.key, one.score) for one in place.search(query, limit=9)] for place in places for query in asked]
-
-
-@pytest.mark.parametrize("share", [0.0, 2.0], ids=["never named", "always named"])
-def test_whether_the_place_is_named_changes_no_answer(
-    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
-    usual = _answers(hf)
-    assert any(usual)
-    monkeypatch.setattr(sqlite_search, "MOSTLY_SHARE", share)
-    assert _answers(hf) == usual
-
-
-def test_an_answer_of_another_place_would_be_seen(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = hf.session("little").search("invoice")
-    monkeypatch.setattr(sqlite_search, "MOSTLY_SHARE", 0.0)
-    monkeypatch.setattr(
-        "holdfast.journal.text_index.is_match", lambda search, hit: hit.event.type == "message.appended"
-    )
-    assert hf.session("little").search("invoice") != usual

@@ -1,0 +1,352 @@
+"""Segments of a text index: texts indexed together, searched together with others, and merged into larger ones.
+
+A segment is immutable. It holds its texts by number, each with the seq of its event, its place and its length, and for
+each word the texts that have it, in compressed blocks ordered by word. It holds no text.
+
+Texts are ranked by BM25 over all segments of one collection, so the rarity of a word is counted in that collection
+alone: the order of its texts is that of one FTS5 table with the same rows. Weights of words are counted in halves: a
+word of the text has two, of the message before it one, of the date four.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.core.lazy import load_numpy
+from holdfast.core.search.documents import TextRow
+from holdfast.core.search.words import index_words
+
+Stem = Callable[[str], str]
+"""A function from a word to its stem."""
+FIELD_WEIGHTS: Final = (("text", 2), ("prev", 1), ("date", 4))
+MAX_WEIGHT: Final = 255
+MAX_ROWS: Final = 65_535
+"""Texts of one segment: their numbers take two bytes."""
+BLOCK_POSTINGS: Final = 1_500
+BLOCK_WORDS: Final = 400
+MERGED_AT_ONCE: Final = 4
+"""Segments of about one size that are merged into one."""
+SPARSE_SHARE: Final = 0.5
+"""The share of hidden texts from which a segment is written anew without them."""
+_LEVEL: Final = 6
+_K1, _B = 1.2, 0.75
+_LEAST_RARITY: Final = 1e-6
+_SEQ, _PLACE, _LENGTH = "<u8", "<u4", "<u2"
+_ROW_BYTES: Final = 14
+_SEAL_BYTES: Final = 4
+
+
+class DamagedSegment(ValueError):
+    """The bytes of a segment are not as they were written."""
+
+
+class Block(msgspec.Struct, array_like=True, frozen=True):
+    """Some words in order, separated by spaces, with the texts that have them and the weight that each has there."""
+
+    words: str
+    counts: tuple[int, ...]
+    rows: bytes
+    weights: bytes
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """Texts indexed together. `rows` holds their seqs, places and lengths, and `blocks` is ordered by first word."""
+
+    count: int
+    tokens: int
+    rows: bytes
+    blocks: tuple[tuple[str, bytes], ...]
+
+    @property
+    def directory(self) -> tuple[str, ...]:
+        """The first word of each block."""
+        return tuple(first for first, _ in self.blocks)
+
+
+class SegmentView(msgspec.Struct, frozen=True):
+    """The part of a segment that a search needs: its rows, the numbers of removed ones, and the postings of words."""
+
+    rows: bytes
+    removed: Collection[int]
+    postings: dict[str, tuple[bytes, bytes]]
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Block)
+
+
+def build_segment(rows: Sequence[TextRow], stem: Stem) -> Segment:
+    """Index some texts, at most `MAX_ROWS`."""
+    postings: dict[str, tuple[array[int], bytearray]] = {}
+    lengths = array("H")
+    for number, row in enumerate(rows):
+        weights, length = weigh_words(row, stem)
+        lengths.append(min(length, MAX_ROWS))
+        for word, weight in weights.items():
+            held = postings.get(word)
+            if held is None:
+                held = postings[word] = (array("H"), bytearray())
+            held[0].append(number)
+            held[1].append(min(weight, MAX_WEIGHT))
+    numpy = load_numpy()
+    columns = ([row.rowid for row in rows], _SEQ), ([int(row.place or 0) for row in rows], _PLACE), (lengths, _LENGTH)
+    encoded = _seal(b"".join(numpy.asarray(column, kind).tobytes() for column, kind in columns))
+    blocks = _encode_blocks((word, _little_endian(numbers), bytes(held)) for word, (numbers, held) in postings.items())
+    return Segment(len(rows), sum(lengths), encoded, blocks)
+
+
+def weigh_words(row: TextRow, stem: Stem) -> tuple[dict[str, int], int]:
+    """Return the stems of a text's words with their weights, and its length in words."""
+    weights: dict[str, int] = {}
+    length = 1  # Its place counts as a word, as it does in a table of FTS5.
+    for field, weight in FIELD_WEIGHTS:
+        words = index_words(getattr(row, field))
+        length += len(words)
+        for word, times in Counter(words).items():
+            found = stem(word)
+            weights[found] = weights.get(found, 0) + weight * times
+    return weights, length
+
+
+def _little_endian(numbers: array[int]) -> bytes:
+    return bytes(load_numpy().asarray(numbers, _LENGTH).tobytes())
+
+
+def _encode_blocks(postings: Iterable[tuple[str, bytes, bytes]]) -> tuple[tuple[str, bytes], ...]:
+    blocks: list[tuple[str, bytes]] = []
+    words: list[str] = []
+    held: list[tuple[bytes, bytes]] = []
+    room = BLOCK_POSTINGS
+
+    def close() -> None:
+        numbers, weights = (b"".join(column) for column in zip(*held, strict=True))
+        block = Block(" ".join(words), tuple(len(each) for _, each in held), numbers, weights)
+        blocks.append((words[0], _seal(zlib.compress(_ENCODER.encode(block), _LEVEL))))
+        words.clear()
+        held.clear()
+
+    for word, numbers, weights in sorted(postings):
+        words.append(word)
+        held.append((numbers, weights))
+        room -= len(weights)
+        if room <= 0 or len(words) >= BLOCK_WORDS:
+            close()
+            room = BLOCK_POSTINGS
+    if words:
+        close()
+    return tuple(blocks)
+
+
+def _seal(body: bytes) -> bytes:
+    return zlib.crc32(body).to_bytes(_SEAL_BYTES, "little") + body
+
+
+def _open(sealed: bytes) -> bytes:
+    body = sealed[_SEAL_BYTES:]
+    if zlib.crc32(body).to_bytes(_SEAL_BYTES, "little") != sealed[:_SEAL_BYTES]:
+        raise DamagedSegment("its checksum is another one")
+    return body
+
+
+def decode_block(body: bytes) -> Block:
+    """Return a block; raise DamagedSegment if its bytes are not one."""
+    try:
+        block = _DECODER.decode(zlib.decompress(_open(body)))
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise DamagedSegment(str(error)) from None
+    if not 2 * sum(block.counts) == 2 * len(block.weights) == len(block.rows):
+        raise DamagedSegment("the columns of a block differ in length")
+    if len(block.words.split(" ")) != len(block.counts):
+        raise DamagedSegment("a block has not one count for each word")
+    return block
+
+
+def find_block(directory: Sequence[str], word: str) -> int | None:
+    """Return the number of the block that would hold a word; None if it comes before them all."""
+    number = bisect_right(directory, word) - 1
+    return None if number < 0 else number
+
+
+def read_postings(body: bytes, words: Collection[str]) -> dict[str, tuple[bytes, bytes]]:
+    """Return the rows and weights of those of the words that a block holds."""
+    block = decode_block(body)
+    held = block.words.split(" ")
+    found: dict[str, tuple[bytes, bytes]] = {}
+    for word in words:
+        at = bisect_left(held, word)
+        if at < len(held) and held[at] == word:
+            first = sum(block.counts[:at])
+            last = first + block.counts[at]
+            found[word] = (block.rows[2 * first : 2 * last], block.weights[first:last])
+    return found
+
+
+def view_segment(segment: Segment, words: Sequence[str], removed: Collection[int] = ()) -> SegmentView:
+    """Return the part of a segment in memory that a search for these stems needs."""
+    postings: dict[str, tuple[bytes, bytes]] = {}
+    for word in dict.fromkeys(words):
+        number = find_block(segment.directory, word)
+        if number is not None:
+            postings.update(read_postings(segment.blocks[number][1], (word,)))
+    return SegmentView(segment.rows, removed, postings)
+
+
+def hide_rows(view: SegmentView, seqs: Collection[int]) -> SegmentView:
+    """Return a view without the texts of these events."""
+    gone = find_rows(view.rows, seqs)
+    return SegmentView(view.rows, gone.union(view.removed), view.postings) if gone else view
+
+
+def find_rows(rows: bytes, seqs: Collection[int]) -> frozenset[int]:
+    """Return the numbers of a segment's texts that belong to these events."""
+    numpy = load_numpy()
+    wanted = numpy.fromiter(seqs, numpy.uint64, len(seqs))
+    return frozenset(numpy.flatnonzero(numpy.isin(read_rows(rows)[0], wanted)).tolist() if seqs else ())
+
+
+def read_rows(rows: bytes) -> tuple[Any, Any, Any]:
+    """Return the seqs, places and lengths of a segment's texts as arrays."""
+    numpy = load_numpy()
+    body = _open(rows)
+    count, rest = divmod(len(body), _ROW_BYTES)
+    if rest:
+        raise DamagedSegment("the rows of a segment are cut off")
+    return (
+        numpy.frombuffer(body, _SEQ, count),
+        numpy.frombuffer(body, _PLACE, count, 8 * count),
+        numpy.frombuffer(body, _LENGTH, count, 12 * count),
+    )
+
+
+def choose_merge(sizes: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """Choose the segments to merge next, from the size of each and its number of hidden texts; none if they are few.
+
+    They are several of about one size, or one that is mostly hidden.
+    """
+    levels: dict[int, list[int]] = {}
+    for number, (count, hidden) in enumerate(sizes):
+        if hidden > SPARSE_SHARE * count:
+            return (number,)
+        same = levels.setdefault((count.bit_length() - 1) // 2, [])
+        same.append(number)
+        if len(same) == MERGED_AT_ONCE:
+            if sum(sizes[each][0] for each in same) <= MAX_ROWS:
+                return tuple(same)
+            same.clear()  # As large as segments become.
+    return ()
+
+
+def merge_segments(parts: Sequence[tuple[Segment, Collection[int]]]) -> Segment:
+    """Return one segment with the texts of several, each given with the numbers of its removed ones, left out."""
+    numpy = load_numpy()
+    columns: list[tuple[Any, Any, Any]] = []
+    merged: dict[str, tuple[list[bytes], list[bytes]]] = {}
+    base = 0
+    for segment, removed in parts:
+        kept = _kept_rows(segment.count, removed)
+        columns.append(tuple(column[kept] for column in read_rows(segment.rows)))
+        fresh = base + numpy.cumsum(kept) - 1
+        base += int(kept.sum())
+        for _, body in segment.blocks:
+            for word, rows, weights in _renumber(decode_block(body), kept, fresh):
+                held = merged.setdefault(word, ([], []))
+                held[0].append(rows)
+                held[1].append(weights)
+    if base > MAX_ROWS:
+        raise ValueError(f"a segment of {base:,} texts is too large")
+    joined = [numpy.concatenate(column) for column in zip(*columns, strict=True)]
+    blocks = _encode_blocks((word, b"".join(rows), b"".join(weights)) for word, (rows, weights) in merged.items())
+    kinds = (_SEQ, _PLACE, _LENGTH)
+    encoded = b"".join(column.astype(kind).tobytes() for column, kind in zip(joined, kinds, strict=True))
+    return Segment(base, int(joined[2].sum()), _seal(encoded), blocks)
+
+
+def _kept_rows(count: int, removed: Collection[int]) -> Any:
+    kept = load_numpy().ones(count, bool)
+    if removed:
+        kept[list(removed)] = False
+    return kept
+
+
+def _renumber(block: Block, kept: Any, fresh: Any) -> Iterator[tuple[str, bytes, bytes]]:
+    """Yield a block's words with the new numbers of the rows that are kept; words that have none are left out."""
+    numpy = load_numpy()
+    rows, weights = numpy.frombuffer(block.rows, _LENGTH), numpy.frombuffer(block.weights, numpy.uint8)
+    if len(rows) and int(rows.max()) >= len(kept):
+        raise DamagedSegment("a word is in a text that the segment does not have")
+    standing = kept[rows]
+    ends = numpy.cumsum(standing)[numpy.cumsum(block.counts) - 1]
+    numbers, held = fresh[rows[standing]].astype(_LENGTH).tobytes(), weights[standing].tobytes()
+    first = 0
+    for word, last in zip(block.words.split(" "), ends.tolist(), strict=True):
+        if last > first:
+            yield word, numbers[2 * first : 2 * last], held[first:last]
+        first = last
+
+
+class RankedRows:
+    """The texts of a collection that have some of the words, with their scores."""
+
+    def __init__(self, seqs: Any, scores: Any) -> None:
+        self._seqs, self._scores = seqs, scores
+
+    def best(self, limit: int) -> list[tuple[int, float]]:
+        """Return (seq, score) of the best texts; of equal scores the newer one first."""
+        numpy = load_numpy()
+        seqs, scores = self._seqs, self._scores
+        if limit < len(scores):
+            least = numpy.partition(scores, len(scores) - limit)[len(scores) - limit]
+            chosen = scores >= least
+            seqs, scores = seqs[chosen], scores[chosen]
+        order = numpy.lexsort((-seqs.astype(numpy.int64), -scores))[:limit]
+        return list(zip(seqs[order].tolist(), scores[order].tolist(), strict=True))
+
+
+def rank_rows(views: Sequence[SegmentView], words: Sequence[str], places: Collection[int] | None) -> RankedRows:
+    """Rank the texts of a collection by stems of words, in these places only (None: all of them).
+
+    Words that occur several times count as often. The places do not change the scores.
+    """
+    numpy = load_numpy()
+    columns = [read_rows(view.rows) for view in views]
+    loaded = [(*each, _kept_rows(len(each[0]), view.removed)) for each, view in zip(columns, views, strict=True)]
+    total = sum(int(kept.sum()) for *_, kept in loaded)
+    if not total:
+        return RankedRows(numpy.empty(0, numpy.uint64), numpy.empty(0))
+    mean = sum(int(lengths[kept].sum()) for _, _, lengths, kept in loaded) / total
+    found = {word: [_read_pair(view.postings.get(word)) for view in views] for word in dict.fromkeys(words)}
+    rarity = {word: _weigh_rarity(total, pairs, loaded) for word, pairs in found.items()}
+    seqs, scores = [], []
+    for at, (numbers, where, lengths, kept) in enumerate(loaded):
+        sums = numpy.zeros(len(numbers))
+        for word in words:
+            rows, weights = found[word][at]
+            often = weights / 2
+            sums[rows] += rarity[word] * (often * (_K1 + 1) / (often + _K1 * (1 - _B + _B * lengths[rows] / mean)))
+        chosen = kept & (sums > 0)
+        if places is not None:
+            chosen &= numpy.isin(where, list(places))
+        seqs.append(numbers[chosen])
+        scores.append(sums[chosen])
+    return RankedRows(numpy.concatenate(seqs), numpy.concatenate(scores))
+
+
+def _read_pair(postings: tuple[bytes, bytes] | None) -> tuple[Any, Any]:
+    numpy = load_numpy()
+    rows, weights = postings or (b"", b"")
+    return numpy.frombuffer(rows, _LENGTH), numpy.frombuffer(weights, numpy.uint8)
+
+
+def _weigh_rarity(total: int, pairs: Sequence[tuple[Any, Any]], loaded: Sequence[tuple[Any, Any, Any, Any]]) -> float:
+    """Return the weight of a word by the share of texts that have it."""
+    having = sum(int(kept[rows].sum()) for (rows, _), (*_, kept) in zip(pairs, loaded, strict=True))
+    weight = math.log((total - having + 0.5) / (having + 0.5))
+    return weight if weight > 0 else _LEAST_RARITY

@@ -1,0 +1,244 @@
+"""The segments of each tenant's text index, as rows of the journal: read, added, merged and removed.
+
+A segment is a row of `text_segments` and its blocks are rows of `text_blocks`, numbered below it; block 0 holds its
+texts. Both are shared by all tenants, so another tenant costs no table. What a search reads is named by row numbers.
+
+Every change here belongs to the caller's transaction. A change that was prepared outside of it names the generation of
+the index that it was made from: erasing and repairing begin another one, so that nothing is brought back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+
+import apsw
+import msgspec
+
+from holdfast.core.search.segments import (
+    DamagedSegment,
+    Segment,
+    SegmentView,
+    choose_merge,
+    decode_block,
+    find_block,
+    find_rows,
+    merge_segments,
+    read_postings,
+    read_rows,
+)
+from holdfast.errors import Corrupt
+from holdfast.journal.sqlite.statements import queries
+from holdfast.sqlite.connection import fetch_rows
+
+_BLOCK_BITS = 20
+_JSON = msgspec.json.Encoder()
+_PACK = msgspec.msgpack.Encoder()
+_UNPACK = msgspec.msgpack.Decoder(tuple[str, ...])
+_NUMBERS = msgspec.msgpack.Decoder(tuple[int, ...])
+DAMAGED = "The text index is damaged. Run `holdfast rebuild`: it is made again from the events."
+
+
+class IndexCursor(msgspec.Struct, frozen=True):
+    """How far the texts of a tenant are indexed, and the generation of its index."""
+
+    seq: int = 0
+    generation: int = 0
+
+
+class SegmentRow(msgspec.Struct, frozen=True, array_like=True):
+    """A segment as it is listed: its size, the first word of each block, and the numbers of removed texts."""
+
+    id: int
+    count: int
+    directory: bytes
+    removed: bytes
+    digest: bytes
+
+    @property
+    def removed_rows(self) -> tuple[int, ...]:
+        """The numbers of removed texts."""
+        return _NUMBERS.decode(self.removed)
+
+
+class SegmentMerge(msgspec.Struct, frozen=True):
+    """Segments as they were when this was prepared, and the one that takes their place."""
+
+    replaced: tuple[SegmentRow, ...]
+    merged: Segment
+
+
+class TextSegments:
+    """The text index of one tenant, on a connection."""
+
+    def __init__(self, connection: apsw.Connection, tenant: int) -> None:
+        self._connection = connection
+        self._tenant = tenant
+
+    # reading
+
+    def cursor(self) -> IndexCursor:
+        """Return how far this tenant is indexed."""
+        rows = fetch_rows(self._connection, queries()["text_cursor"], (self._tenant,))
+        return IndexCursor(*rows[0]) if rows else IndexCursor()
+
+    def segments(self) -> list[SegmentRow]:
+        """Return every segment, oldest first."""
+        return [SegmentRow(*row) for row in fetch_rows(self._connection, queries()["text_segments"], (self._tenant,))]
+
+    def views(self, words: Sequence[str]) -> list[SegmentView]:
+        """Return what a search for stems of words needs of every segment, read at once."""
+        segments = self.segments()
+        wanted: dict[int, list[str]] = {one.id << _BLOCK_BITS: [] for one in segments}
+        for one in segments:
+            directory = _UNPACK.decode(one.directory)
+            for word in dict.fromkeys(words):
+                number = find_block(directory, word)
+                if number is not None:
+                    wanted.setdefault((one.id << _BLOCK_BITS) + 1 + number, []).append(word)
+        bodies = self._bodies(wanted)
+        postings: dict[int, dict[str, tuple[bytes, bytes]]] = {one.id: {} for one in segments}
+        try:
+            for place, some in wanted.items():
+                if some:
+                    postings[place >> _BLOCK_BITS].update(read_postings(bodies[place], some))
+            return [SegmentView(bodies[one.id << _BLOCK_BITS], one.removed_rows, postings[one.id]) for one in segments]
+        except (KeyError, DamagedSegment):
+            raise Corrupt(DAMAGED) from None
+
+    def _bodies(self, places: Collection[int]) -> dict[int, bytes]:
+        wanted = _JSON.encode(list(places)).decode()
+        return dict(fetch_rows(self._connection, queries()["text_blocks"], (wanted,)))
+
+    def load(self, row: SegmentRow) -> Segment:
+        """Return a whole segment."""
+        first = row.id << _BLOCK_BITS
+        bodies = fetch_rows(self._connection, queries()["text_blocks_between"], (first, first + (1 << _BLOCK_BITS)))
+        directory = _UNPACK.decode(row.directory)
+        if len(bodies) != 1 + len(directory):
+            raise Corrupt(DAMAGED)
+        try:
+            lengths = read_rows(bodies[0][0])[2]
+        except DamagedSegment:
+            raise Corrupt(DAMAGED) from None
+        blocks = zip(directory, (body for (body,) in bodies[1:]), strict=True)
+        return Segment(row.count, int(lengths.sum()), bodies[0][0], tuple(blocks))
+
+    def seqs(self, *, hidden: bool) -> set[int]:
+        """Return the seq of every indexed text, with those that are no longer current if `hidden`."""
+        found: set[int] = set()
+        for one in self.segments():
+            held = read_rows(self._read_body(one))[0].tolist()
+            removed = frozenset(() if hidden else one.removed_rows)
+            found.update(seq for number, seq in enumerate(held) if number not in removed)
+        return found
+
+    def _read_body(self, one: SegmentRow) -> bytes:
+        place = one.id << _BLOCK_BITS
+        try:
+            body = self._bodies([place])[place]
+            read_rows(body)
+        except (KeyError, DamagedSegment):
+            raise Corrupt(DAMAGED) from None
+        return body
+
+    def words(self) -> set[str]:
+        """Return every word of every segment."""
+        return {
+            word
+            for one in self.segments()
+            for _, body in self.load(one).blocks
+            for word in decode_block(body).words.split(" ")
+        }
+
+    def is_sound(self, one: SegmentRow) -> bool:
+        """Return True if a segment is as it was written."""
+        try:
+            return _digest(self.load(one)) == one.digest
+        except (Corrupt, msgspec.DecodeError):
+            return False
+
+    # writing
+
+    def insert(self, segment: Segment) -> None:
+        """Add a segment, unless it is empty."""
+        if not segment.count:
+            return
+        directory = _PACK.encode(segment.directory)
+        values = (self._tenant, segment.count, directory, _PACK.encode(()), _digest(segment))
+        ((id,),) = fetch_rows(self._connection, queries()["insert_text_segment"], values)
+        bodies = [segment.rows, *(body for _, body in segment.blocks)]
+        places = ((id << _BLOCK_BITS) + number for number in range(len(bodies)))
+        self._connection.executemany(queries()["insert_text_block"], list(zip(places, bodies, strict=True)))
+
+    def drop(self, ids: Iterable[int]) -> None:
+        """Remove whole segments."""
+        for id in ids:
+            first = id << _BLOCK_BITS
+            self._connection.execute(queries()["drop_text_blocks"], (first, first + (1 << _BLOCK_BITS)))
+            self._connection.execute(queries()["drop_text_segment"], (id,))
+
+    def reset(self) -> None:
+        """Begin the index again."""
+        self.drop([one.id for one in self.segments()])
+        self.begin_generation()
+        self.advance(0)
+
+    def advance(self, seq: int) -> None:
+        """Note that every text up to this one is indexed."""
+        self._connection.execute(queries()["move_text_cursor"], (self._tenant, seq, self.cursor().generation))
+
+    def begin_generation(self) -> None:
+        """Refuse whatever was prepared from this index until now."""
+        known = self.cursor()
+        self._connection.execute(queries()["move_text_cursor"], (self._tenant, known.seq, known.generation + 1))
+
+    def remove(self, seqs: Collection[int]) -> None:
+        """Hide texts that are no longer current. Their words stay until their segment is written anew."""
+        if seqs:
+            for one in self.segments():
+                gone = self._find_rows(one, seqs)
+                if not gone.issubset(one.removed_rows):
+                    removed = sorted(gone.union(one.removed_rows))
+                    self._connection.execute(queries()["hide_texts"], (_PACK.encode(removed), one.id))
+
+    def erase(self, seqs: Collection[int]) -> None:
+        """Remove texts with their words: the segments that hold them are written anew."""
+        self.begin_generation()
+        for one in self.segments():
+            gone = self._find_rows(one, seqs)
+            if gone:
+                left = merge_segments([(self.load(one), gone.union(one.removed_rows))])
+                self.drop([one.id])
+                self.insert(left)
+
+    def _find_rows(self, one: SegmentRow, seqs: Collection[int]) -> frozenset[int]:
+        """Return the numbers of a segment's texts that are among these, hidden or not."""
+        return find_rows(self._read_body(one), seqs)
+
+    def prepare_merge(self) -> SegmentMerge | None:
+        """Return the next merge that keeps segments few, or None: of several of about one size, or of a sparse one."""
+        segments = self.segments()
+        chosen = choose_merge([(one.count, len(one.removed_rows)) for one in segments])
+        if not chosen:
+            return None
+        parts = tuple(segments[number] for number in chosen)
+        try:
+            return SegmentMerge(parts, merge_segments([(self.load(one), one.removed_rows) for one in parts]))
+        except DamagedSegment:
+            raise Corrupt(DAMAGED) from None
+
+    def store_merge(self, merge: SegmentMerge) -> bool:
+        """Write a merge, unless one of its segments has changed since it was prepared."""
+        if not set(merge.replaced).issubset(self.segments()):
+            return False
+        self.drop([one.id for one in merge.replaced])
+        self.insert(merge.merged)
+        return True
+
+
+def _digest(segment: Segment) -> bytes:
+    seen = hashlib.blake2b(segment.rows, digest_size=8)
+    for word, body in segment.blocks:
+        seen.update(word.encode() + b"\0" + body)
+    return seen.digest()
