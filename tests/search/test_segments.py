@@ -15,7 +15,7 @@ from holdfast.core.search import segments
 from holdfast.core.search.documents import TextRow
 from holdfast.core.search.segments import (
     DamagedSegment,
-    Segment,
+    TextSegment,
     build_segment,
     choose_merge,
     decode_block,
@@ -57,16 +57,16 @@ def ask_table(rows: Sequence[TextRow], terms: Sequence[str], places: list[str] |
 
 
 def ask_segments(
-    parts: Sequence[tuple[Segment, frozenset[int]]], terms: Sequence[str], places: list[str] | None, limit: int
+    parts: Sequence[tuple[TextSegment, frozenset[int]]], terms: Sequence[str], places: list[str] | None, limit: int
 ) -> Found:
     words = [stem_word(term) for term in terms]
     views = [view_segment(one, words, hidden) for one, hidden in parts]
     return rank_rows(views, words, None if places is None else [int(place) for place in places]).best(limit)
 
 
-def spread(chance: random.Random, rows: Sequence[TextRow]) -> list[tuple[Segment, frozenset[int]]]:
+def spread(chance: random.Random, rows: Sequence[TextRow]) -> list[tuple[TextSegment, frozenset[int]]]:
     """Index texts in several segments, some of them merged, with other texts among them that are hidden."""
-    parts: list[tuple[Segment, frozenset[int]]] = []
+    parts: list[tuple[TextSegment, frozenset[int]]] = []
     left = list(rows)
     while left:
         size = chance.randrange(1, 20)
@@ -191,9 +191,9 @@ def test_damaged_bytes_are_noticed() -> None:
             continue
         assert block == decode_block(body), "damage went unnoticed"
     with pytest.raises(DamagedSegment):
-        merge_segments([(Segment(whole.count, whole.tokens, whole.rows[:-1], whole.blocks), ())])
+        merge_segments([(TextSegment(whole.count, whole.tokens, whole.rows[:-1], whole.blocks), ())])
     with pytest.raises(DamagedSegment):
-        merge_segments([(Segment(1, 1, segments._seal(whole.rows[4:18]), whole.blocks), ())])
+        merge_segments([(TextSegment(1, 1, segments._seal(whole.rows[4:18]), whole.blocks), ())])
 
 
 def test_a_block_gives_only_the_words_that_are_asked_for() -> None:

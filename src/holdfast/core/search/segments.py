@@ -57,7 +57,7 @@ class Block(msgspec.Struct, array_like=True, frozen=True):
     weights: bytes
 
 
-class Segment(msgspec.Struct, frozen=True):
+class TextSegment(msgspec.Struct, frozen=True):
     """Texts indexed together. `rows` holds their seqs, places and lengths, and `blocks` is ordered by first word."""
 
     count: int
@@ -80,10 +80,9 @@ class SegmentView(msgspec.Struct, frozen=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Block)
 
 
-def build_segment(rows: Sequence[TextRow], stem: Stem) -> Segment:
+def build_segment(rows: Sequence[TextRow], stem: Stem) -> TextSegment:
     """Index some texts, at most `MAX_ROWS`."""
     postings: dict[str, tuple[array[int], bytearray]] = {}
     lengths = array("H")
@@ -100,7 +99,7 @@ def build_segment(rows: Sequence[TextRow], stem: Stem) -> Segment:
     columns = ([row.rowid for row in rows], _SEQ), ([int(row.place or 0) for row in rows], _PLACE), (lengths, _LENGTH)
     encoded = _seal(b"".join(numpy.asarray(column, kind).tobytes() for column, kind in columns))
     blocks = _encode_blocks((word, _little_endian(numbers), bytes(held)) for word, (numbers, held) in postings.items())
-    return Segment(len(rows), sum(lengths), encoded, blocks)
+    return TextSegment(len(rows), sum(lengths), encoded, blocks)
 
 
 def weigh_words(row: TextRow, stem: Stem) -> tuple[dict[str, int], int]:
@@ -159,8 +158,8 @@ def _open(sealed: bytes) -> bytes:
 def decode_block(body: bytes) -> Block:
     """Return a block; raise DamagedSegment if its bytes are not one."""
     try:
-        block = _DECODER.decode(zlib.decompress(_open(body)))
-    except (zlib.error, msgspec.DecodeError) as error:
+        block = Block(*msgspec.msgpack.decode(zlib.decompress(_open(body))))
+    except (zlib.error, msgspec.DecodeError, TypeError) as error:
         raise DamagedSegment(str(error)) from None
     if not 2 * sum(block.counts) == 2 * len(block.weights) == len(block.rows):
         raise DamagedSegment("the columns of a block differ in length")
@@ -189,7 +188,7 @@ def read_postings(body: bytes, words: Collection[str]) -> dict[str, tuple[bytes,
     return found
 
 
-def view_segment(segment: Segment, words: Sequence[str], removed: Collection[int] = ()) -> SegmentView:
+def view_segment(segment: TextSegment, words: Sequence[str], removed: Collection[int] = ()) -> SegmentView:
     """Return the part of a segment in memory that a search for these stems needs."""
     postings: dict[str, tuple[bytes, bytes]] = {}
     for word in dict.fromkeys(words):
@@ -244,7 +243,7 @@ def choose_merge(sizes: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     return ()
 
 
-def merge_segments(parts: Sequence[tuple[Segment, Collection[int]]]) -> Segment:
+def merge_segments(parts: Sequence[tuple[TextSegment, Collection[int]]]) -> TextSegment:
     """Return one segment with the texts of several, each given with the numbers of its removed ones, left out."""
     numpy = load_numpy()
     columns: list[tuple[Any, Any, Any]] = []
@@ -266,7 +265,7 @@ def merge_segments(parts: Sequence[tuple[Segment, Collection[int]]]) -> Segment:
     blocks = _encode_blocks((word, b"".join(rows), b"".join(weights)) for word, (rows, weights) in merged.items())
     kinds = (_SEQ, _PLACE, _LENGTH)
     encoded = b"".join(column.astype(kind).tobytes() for column, kind in zip(joined, kinds, strict=True))
-    return Segment(base, int(joined[2].sum()), _seal(encoded), blocks)
+    return TextSegment(base, int(joined[2].sum()), _seal(encoded), blocks)
 
 
 def _kept_rows(count: int, removed: Collection[int]) -> Any:

@@ -10,7 +10,7 @@ from holdfast.core.journal.codec import decode_facts
 from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.core.search.segments import (
     MAX_ROWS,
-    Segment,
+    TextSegment,
     build_segment,
     choose_merge,
     find_rows,
@@ -23,7 +23,7 @@ from holdfast.journal.text_index import IndexedEvent, IndexLookups
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.sqlite.fts import stem_word
 
-Segments = tuple[tuple[Segment, frozenset[int]], ...]
+Segments = tuple[tuple[TextSegment, frozenset[int]], ...]
 """Segments, each with the numbers of texts that are no longer current."""
 
 

@@ -25,7 +25,7 @@ from holdfast.core.search.documents import (
     artifact_id,
     decode_beginning,
 )
-from holdfast.core.search.segments import DamagedSegment, Segment, build_segment, hide_rows, rank_rows, view_segment
+from holdfast.core.search.segments import DamagedSegment, TextSegment, build_segment, hide_rows, rank_rows, view_segment
 from holdfast.core.search.words import content_text, searchable_text
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.journal import text_index
@@ -114,7 +114,7 @@ def read_pending(connection: apsw.Connection, files: ArtifactFiles, tenant: int,
     return PendingTexts(known, len(placed), placed[-1].event.seq, tuple(gone), tuple(rows))
 
 
-def store_pending(connection: apsw.Connection, tenant: int, pending: PendingTexts, segment: Segment) -> bool:
+def store_pending(connection: apsw.Connection, tenant: int, pending: PendingTexts, segment: TextSegment) -> bool:
     """Add pending texts as a segment, unless the index has moved on since they were read."""
     index = TextSegments(connection, tenant)
     if index.cursor() != pending.cursor:

@@ -17,8 +17,8 @@ import msgspec
 
 from holdfast.core.search.segments import (
     DamagedSegment,
-    Segment,
     SegmentView,
+    TextSegment,
     choose_merge,
     decode_block,
     find_block,
@@ -65,7 +65,7 @@ class SegmentMerge(msgspec.Struct, frozen=True):
     """Segments as they were when this was prepared, and the one that takes their place."""
 
     replaced: tuple[SegmentRow, ...]
-    merged: Segment
+    merged: TextSegment
 
 
 class TextSegments:
@@ -110,7 +110,7 @@ class TextSegments:
         wanted = _JSON.encode(list(places)).decode()
         return dict(fetch_rows(self._connection, queries()["text_blocks"], (wanted,)))
 
-    def load(self, row: SegmentRow) -> Segment:
+    def load(self, row: SegmentRow) -> TextSegment:
         """Return a whole segment."""
         first = row.id << _BLOCK_BITS
         bodies = fetch_rows(self._connection, queries()["text_blocks_between"], (first, first + (1 << _BLOCK_BITS)))
@@ -122,7 +122,7 @@ class TextSegments:
         except DamagedSegment:
             raise Corrupt(DAMAGED) from None
         blocks = zip(directory, (body for (body,) in bodies[1:]), strict=True)
-        return Segment(row.count, int(lengths.sum()), bodies[0][0], tuple(blocks))
+        return TextSegment(row.count, int(lengths.sum()), bodies[0][0], tuple(blocks))
 
     def seqs(self, *, hidden: bool) -> set[int]:
         """Return the seq of every indexed text, with those that are no longer current if `hidden`."""
@@ -160,7 +160,7 @@ class TextSegments:
 
     # writing
 
-    def insert(self, segment: Segment) -> None:
+    def insert(self, segment: TextSegment) -> None:
         """Add a segment, unless it is empty."""
         if not segment.count:
             return
@@ -237,7 +237,7 @@ class TextSegments:
         return True
 
 
-def _digest(segment: Segment) -> bytes:
+def _digest(segment: TextSegment) -> bytes:
     seen = hashlib.blake2b(segment.rows, digest_size=8)
     for word, body in segment.blocks:
         seen.update(word.encode() + b"\0" + body)
