@@ -52,7 +52,7 @@ class Block(msgspec.Struct, array_like=True, frozen=True):
     """Some words in order, separated by spaces, with the texts that have them and the weight that each has there."""
 
     words: str
-    counts: tuple[int, ...]
+    counts: Sequence[int]
     rows: bytes
     weights: bytes
 
@@ -127,7 +127,7 @@ def _encode_blocks(postings: Iterable[tuple[str, bytes, bytes]]) -> tuple[tuple[
 
     def close() -> None:
         numbers, weights = (b"".join(column) for column in zip(*held, strict=True))
-        block = Block(" ".join(words), tuple(len(each) for _, each in held), numbers, weights)
+        block = Block(" ".join(words), tuple(len(each) for _, each in held), _pack_steps(numbers), weights)
         blocks.append((words[0], _seal(zlib.compress(_ENCODER.encode(block), _LEVEL))))
         words.clear()
         held.clear()
@@ -144,6 +144,19 @@ def _encode_blocks(postings: Iterable[tuple[str, bytes, bytes]]) -> tuple[tuple[
     return tuple(blocks)
 
 
+def _pack_steps(numbers: bytes) -> bytes:
+    """Return the steps from number to number, low bytes first: they are small and compress better."""
+    numpy = load_numpy()
+    found = numpy.diff(numpy.frombuffer(numbers, _LENGTH), prepend=numpy.zeros(1, _LENGTH))
+    return bytes(found.astype(_LENGTH).view(numpy.uint8).reshape(-1, 2).T.tobytes())
+
+
+def _unpack_steps(steps: bytes) -> bytes:
+    numpy = load_numpy()
+    found = numpy.frombuffer(steps, numpy.uint8).reshape(2, -1).T.copy().view(_LENGTH)
+    return bytes(numpy.cumsum(found, dtype=_LENGTH).tobytes())
+
+
 def _seal(body: bytes) -> bytes:
     return zlib.crc32(body).to_bytes(_SEAL_BYTES, "little") + body
 
@@ -158,14 +171,14 @@ def _open(sealed: bytes) -> bytes:
 def decode_block(body: bytes) -> Block:
     """Return a block; raise DamagedSegment if its bytes are not one."""
     try:
-        block = Block(*msgspec.msgpack.decode(zlib.decompress(_open(body))))
-    except (zlib.error, msgspec.DecodeError, TypeError) as error:
+        words, counts, steps, weights = msgspec.msgpack.decode(zlib.decompress(_open(body)))
+    except (zlib.error, msgspec.DecodeError, TypeError, ValueError) as error:
         raise DamagedSegment(str(error)) from None
-    if not 2 * sum(block.counts) == 2 * len(block.weights) == len(block.rows):
+    if not 2 * sum(counts) == 2 * len(weights) == len(steps):
         raise DamagedSegment("the columns of a block differ in length")
-    if len(block.words.split(" ")) != len(block.counts):
+    if len(words.split(" ")) != len(counts):
         raise DamagedSegment("a block has not one count for each word")
-    return block
+    return Block(words, counts, _unpack_steps(steps), weights)
 
 
 def find_block(directory: Sequence[str], word: str) -> int | None:

@@ -176,7 +176,7 @@ class TextSegments:
         for id in ids:
             first = id << _BLOCK_BITS
             self._connection.execute(queries()["drop_text_blocks"], (first, first + (1 << _BLOCK_BITS)))
-            self._connection.execute(queries()["drop_text_segment"], (id,))
+            self._connection.execute(queries()["drop_text_segment"], (self._tenant, id))
 
     def reset(self) -> None:
         """Begin the index again."""
@@ -200,7 +200,7 @@ class TextSegments:
                 gone = self._find_rows(one, seqs)
                 if not gone.issubset(one.removed_rows):
                     removed = sorted(gone.union(one.removed_rows))
-                    self._connection.execute(queries()["hide_texts"], (_PACK.encode(removed), one.id))
+                    self._connection.execute(queries()["hide_texts"], (_PACK.encode(removed), self._tenant, one.id))
 
     def erase(self, seqs: Collection[int]) -> None:
         """Remove texts with their words: the segments that hold them are written anew."""

@@ -532,13 +532,14 @@ SELECT id, count, directory, removed, digest FROM text_segments WHERE tenant = ?
 SELECT tenant FROM text_segments UNION SELECT tenant FROM text_cursors ORDER BY tenant
 
 -- name: insert_text_segment
-INSERT INTO text_segments (tenant, count, directory, removed, digest) VALUES (?, ?, ?, ?, ?) RETURNING id
+INSERT INTO text_segments (tenant, id, count, directory, removed, digest)
+SELECT ?1, coalesce(max(id) >> 20, 0) + 1, ?2, ?3, ?4, ?5 FROM text_blocks RETURNING id
 
 -- name: drop_text_segment
-DELETE FROM text_segments WHERE id = ?
+DELETE FROM text_segments WHERE tenant = ? AND id = ?
 
 -- name: hide_texts
-UPDATE text_segments SET removed = ? WHERE id = ?
+UPDATE text_segments SET removed = ? WHERE tenant = ? AND id = ?
 
 -- name: text_blocks
 SELECT b.id, b.body FROM json_each(?1) AS j CROSS JOIN text_blocks AS b ON b.id = j.value

@@ -496,15 +496,14 @@ CREATE TABLE text_cursors (
 
 -- `directory` names the first word of each block, `removed` the texts that are no longer current.
 CREATE TABLE text_segments (
-    id        INTEGER PRIMARY KEY,
     tenant    INTEGER NOT NULL REFERENCES tenants (id),
+    id        INTEGER NOT NULL,
     count     INTEGER NOT NULL,
     directory BLOB NOT NULL,
     removed   BLOB NOT NULL,
-    digest    BLOB NOT NULL
-) STRICT;
-
-CREATE INDEX text_segments_tenant ON text_segments (tenant);
+    digest    BLOB NOT NULL,
+    PRIMARY KEY (tenant, id)
+) STRICT, WITHOUT ROWID;
 
 -- A block's id begins with that of its segment.
 CREATE TABLE text_blocks (
