@@ -22,12 +22,12 @@ import importlib
 import math
 import os
 import re
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.core.lazy import lazy_module
 from holdfast.core.numbers import is_number
 from holdfast.core.values import exception_text, is_interruption
 from holdfast.core.wire.plain_data import is_unicode
@@ -35,6 +35,11 @@ from holdfast.errors import InvalidValue, Unsupported
 from holdfast.model.vocabulary import Vocabulary, load_vocabulary
 from holdfast.ports import Tokenizer
 from holdfast.system import ForkLock
+
+if TYPE_CHECKING:
+    import tempfile
+else:
+    tempfile = lazy_module(__name__, "tempfile")
 
 LONGEST_NAME = 128
 CACHED_CHARACTERS = 8_000_000

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-import secrets
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, cast
@@ -39,7 +39,7 @@ def _migrate(connection: apsw.Connection, number: int, sql: str) -> None:
     for _ in connection.execute(sql):
         pass
     if number == 1:
-        secret = secrets.token_bytes(SECRET_BYTES)
+        secret = os.urandom(SECRET_BYTES)
         connection.execute(queries()["insert_meta"], ("secret", secret, meta_digest("secret", secret)))
 
 
