@@ -15,6 +15,7 @@ from rich.console import Console
 
 from bench import (
     beside,
+    cold_start,
     conversations,
     counts,
     frames,
@@ -52,7 +53,7 @@ TOPICS: dict[str, ModuleType] = {
         search,
         retrieval,
     )
-}
+} | {"cold": cold_start}
 
 
 def main(arguments: list[str]) -> None:
