@@ -252,9 +252,14 @@ def build_schema(*scripts: str, extend: Callable[[apsw.Connection], None] | None
                 pass
         if extend is not None:
             extend(empty)
-        return _parse_schema(fetch_rows(empty, _SCHEMA))
+        return read_objects(empty)
     finally:
         empty.close()
+
+
+def read_objects(connection: apsw.Connection) -> dict[tuple[str, str], str]:
+    """Return the objects of a database by type and name."""
+    return _parse_schema(fetch_rows(connection, _SCHEMA))
 
 
 @contextmanager

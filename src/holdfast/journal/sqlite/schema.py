@@ -15,7 +15,7 @@ from holdfast.core.journal.codec import outer_hash
 from holdfast.errors import Corrupt
 from holdfast.journal.sqlite.artifacts import row_digest
 from holdfast.journal.sqlite.statements import migrations, queries
-from holdfast.sqlite.connection import FileFormat, SchemaObjects, build_schema
+from holdfast.sqlite.connection import FileFormat, SchemaObjects, build_schema, read_objects
 from holdfast.sqlite.fts import tenant_index
 
 APPLICATION_ID = 0x686F6C64  # "hold"
@@ -68,12 +68,16 @@ def list_objects(number: int) -> tuple[SchemaObjects, SchemaObjects]:
 
 @cache
 def _build_objects(scripts: tuple[str, ...]) -> tuple[SchemaObjects, SchemaObjects]:
+    required: dict[tuple[str, str], str] = {}
+
     def extend(connection: apsw.Connection) -> None:
+        required.update(read_objects(connection))
         for sql in queries()["create_vectors"].split(";"):
             connection.execute(sql)
         tenant_index(connection, 0).create()
 
-    return build_schema(*scripts), build_schema(*scripts, extend=extend)
+    optional = build_schema(*scripts, extend=extend)
+    return required, optional
 
 
 def generalise_name(text: str) -> str:
