@@ -65,6 +65,7 @@ def replaced(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     methods = {
         "encode_ordinary": real.encode_ordinary,
         "encode_flat": real.encode_flat,
+        "encode_batch": real.encode_batch,
         "clear_cache": real.clear_cache,
         "special_tokens": real.special_tokens,
         "vocab_size": real.vocab_size,
@@ -125,6 +126,19 @@ def test_a_wheel_with_a_vocabulary_of_another_size_is_refused_before_anything_is
     with pytest.raises(Unsupported, match="pip install 'splintr-rs"):
         resolve_tokenizer("o200k_base")
     assert tokenizers._tokenizers == {}
+
+
+def test_the_table_of_merges_is_built_by_the_call_that_gives_up_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = splintr.Tokenizer.from_pretrained("o200k_base")
+    called: list[str] = []
+
+    def noted(name: str) -> Any:
+        return lambda text: (called.append(name), getattr(real, name)(text))[1]
+
+    replaced(monkeypatch, **{name: noted(name) for name in ("encode_batch", "encode_ordinary", "encode_flat")})
+    load_splintr("o200k_base")
+    assert called[0] == "encode_batch"
+    assert {"encode_ordinary", "encode_flat"} <= set(called[1:])
 
 
 def test_the_check_at_loading_is_what_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import signal
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -269,6 +271,31 @@ def test_threads_count_alike_while_splintr_takes_over(loads: list[str]) -> None:
         rounds = list(pool.map(lambda _: [ours.count(text) for text in texts], range(8)))
     assert all(counts == expected for counts in rounds)
     assert loads == ["o200k_base"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_forked_while_another_thread_loads_splintr_loads_it_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, began, done = load_openai("o200k_base"), threading.Event(), threading.Event()
+
+    def wait(name: str) -> SplintrTokenizer:
+        began.set()
+        done.wait(60)
+        return load_splintr(name)
+
+    monkeypatch.setattr(tokenizers, "load_splintr", wait)
+    loader = threading.Thread(target=ours.count, args=("a" * 1_000,))
+    loader.start()
+    assert began.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # Waiting for a lock of the parent's thread would never end.
+        monkeypatch.setattr(tokenizers, "load_splintr", load_splintr)
+        os._exit(0 if ours.count("a" * 1_000) == 125 else 1)
+    done.set()
+    loader.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert ours.count("a" * 1_000) == 125
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
