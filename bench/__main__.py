@@ -16,6 +16,7 @@ from rich.console import Console
 from bench import (
     beside,
     calls,
+    cold_start,
     conversations,
     counts,
     frames,
@@ -57,7 +58,7 @@ TOPICS: dict[str, ModuleType] = {
         search,
         retrieval,
     )
-}
+} | {"cold": cold_start}
 
 
 def main(arguments: list[str]) -> None:

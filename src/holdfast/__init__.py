@@ -31,31 +31,7 @@ Imports point one way: AGENTS.md has the order of the layers, and `make lint` ch
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client.frame import Frame
-from holdfast.client.holdfast import Holdfast
-from holdfast.client.holdfast import open as open
-from holdfast.client.pack import ContextPack
-from holdfast.client.session import Session
-from holdfast.client.state import State, open_store
-from holdfast.client.turn import Ask, CallModel, CallTool, Done, Turn
-from holdfast.connect import restore
 from holdfast.core.lazy import lazy_names as _lazy_names
-from holdfast.core.values import register_type
-from holdfast.errors import (
-    Conflict,
-    Corrupt,
-    EffectFailed,
-    HoldfastError,
-    OutcomeUnknown,
-    Refused,
-    Unavailable,
-    Unsupported,
-)
-from holdfast.records.frames import Limits
-from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult, ToolDef
-from holdfast.records.scope import Scope
-from holdfast.records.settings import Settings
-from holdfast.records.usage import Usage
 from holdfast.version import __version__
 
 if TYPE_CHECKING:
@@ -69,12 +45,36 @@ if TYPE_CHECKING:
     from holdfast.aio.session import AsyncSession
     from holdfast.aio.state import AsyncState, open_store_async
     from holdfast.aio.turn import AsyncCallModel, AsyncCallTool, AsyncTurn
+    from holdfast.client.frame import Frame
+    from holdfast.client.holdfast import Holdfast
+    from holdfast.client.holdfast import open as open
+    from holdfast.client.pack import ContextPack
+    from holdfast.client.session import Session
+    from holdfast.client.state import State, open_store
+    from holdfast.client.turn import Ask, CallModel, CallTool, Done, Turn
+    from holdfast.connect import restore
+    from holdfast.core.values import register_type
+    from holdfast.errors import (
+        Conflict,
+        Corrupt,
+        EffectFailed,
+        HoldfastError,
+        OutcomeUnknown,
+        Refused,
+        Unavailable,
+        Unsupported,
+    )
     from holdfast.extras.documents import DocumentRoot
     from holdfast.extras.dual_write import DualWrite
     from holdfast.extras.https import HttpsFetcher
     from holdfast.extras.opentelemetry import OpenTelemetry
     from holdfast.model.providers import AnthropicMessages, OpenAIChat, OpenAIResponses
     from holdfast.model.scripted import Scripted
+    from holdfast.records.frames import Limits
+    from holdfast.records.messages import Message, ToolCallRequest, ToolCallResult, ToolDef
+    from holdfast.records.scope import Scope
+    from holdfast.records.settings import Settings
+    from holdfast.records.usage import Usage
     from holdfast.runtime.agent import Agent, AsyncAgent
     from holdfast.runtime.reply import AgentEvent, Reply
     from holdfast.runtime.tools.call import AsyncToolCall, ToolCall
@@ -149,7 +149,7 @@ __all__ = [
 
 _MODULES = ("compaction", "effects", "errors", "models", "types")
 
-# Imported on first use: slow to import, or not needed by every program.
+# Imported on first use: a process pays for what it works with.
 _find_lazy_name = _lazy_names(
     __name__,
     {
@@ -158,12 +158,28 @@ _find_lazy_name = _lazy_names(
         "holdfast.aio.session": "AsyncSession",
         "holdfast.aio.state": "AsyncState open_store_async",
         "holdfast.aio.turn": "AsyncCallModel AsyncCallTool AsyncTurn",
+        "holdfast.client.frame": "Frame",
+        "holdfast.client.holdfast": "Holdfast open",
+        "holdfast.client.pack": "ContextPack",
+        "holdfast.client.session": "Session",
+        "holdfast.client.state": "State open_store",
+        "holdfast.client.turn": "Ask CallModel CallTool Done Turn",
+        "holdfast.connect": "restore",
+        "holdfast.core.values": "register_type",
+        "holdfast.errors": (
+            "Conflict Corrupt EffectFailed HoldfastError OutcomeUnknown Refused Unavailable Unsupported"
+        ),
         "holdfast.extras.documents": "DocumentRoot",
         "holdfast.extras.dual_write": "DualWrite",
         "holdfast.extras.https": "HttpsFetcher",
         "holdfast.extras.opentelemetry": "OpenTelemetry",
         "holdfast.model.providers": "AnthropicMessages OpenAIChat OpenAIResponses",
         "holdfast.model.scripted": "Scripted",
+        "holdfast.records.frames": "Limits",
+        "holdfast.records.messages": "Message ToolCallRequest ToolCallResult ToolDef",
+        "holdfast.records.scope": "Scope",
+        "holdfast.records.settings": "Settings",
+        "holdfast.records.usage": "Usage",
         "holdfast.runtime.agent": "Agent AsyncAgent",
         "holdfast.runtime.reply": "AgentEvent Reply",
         "holdfast.runtime.tools.call": "AsyncToolCall ToolCall",
@@ -182,4 +198,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *__all__, *_MODULES, "open"})

@@ -65,6 +65,7 @@ def replaced(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     methods = {
         "encode_ordinary": real.encode_ordinary,
         "encode_flat": real.encode_flat,
+        "encode_batch": real.encode_batch,
         "clear_cache": real.clear_cache,
         "special_tokens": real.special_tokens,
         "vocab_size": real.vocab_size,
@@ -111,8 +112,33 @@ def test_a_wheel_with_a_wrong_vocabulary_is_refused_when_it_is_loaded(
     replaced(monkeypatch, **changes)
     monkeypatch.setattr(tokenizers, "_tokenizers", {})
     with pytest.raises(Unsupported, match="pip install 'splintr-rs"):
+        load_splintr("o200k_base")
+    for _ in range(2):
+        with pytest.raises(Unsupported, match="pip install 'splintr-rs"):
+            resolve_tokenizer("o200k_base").count("a" * 1_000)
+
+
+def test_a_wheel_with_a_vocabulary_of_another_size_is_refused_before_anything_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replaced(monkeypatch, base=100_277)
+    monkeypatch.setattr(tokenizers, "_tokenizers", {})
+    with pytest.raises(Unsupported, match="pip install 'splintr-rs"):
         resolve_tokenizer("o200k_base")
     assert tokenizers._tokenizers == {}
+
+
+def test_the_table_of_merges_is_built_by_the_call_that_gives_up_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = splintr.Tokenizer.from_pretrained("o200k_base")
+    called: list[str] = []
+
+    def noted(name: str) -> Any:
+        return lambda text: (called.append(name), getattr(real, name)(text))[1]
+
+    replaced(monkeypatch, **{name: noted(name) for name in ("encode_batch", "encode_ordinary", "encode_flat")})
+    load_splintr("o200k_base")
+    assert called[0] == "encode_batch"
+    assert {"encode_ordinary", "encode_flat"} <= set(called[1:])
 
 
 def test_the_check_at_loading_is_what_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,8 +149,10 @@ def test_the_check_at_loading_is_what_refuses_it(monkeypatch: pytest.MonkeyPatch
 
 def test_a_missing_splintr_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "splintr", None)
-    with pytest.raises(Unsupported, match=r"splintr is not installed.*pip install"):
-        load_splintr("o200k_base")
+    monkeypatch.setattr(tokenizers, "_tokenizers", {})
+    for load in (load_splintr, resolve_tokenizer):
+        with pytest.raises(Unsupported, match=r"splintr is not installed.*pip install"):
+            load("o200k_base")
 
 
 def test_eight_threads_count_as_one_does_also_while_the_cache_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

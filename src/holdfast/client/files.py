@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import mimetypes
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from holdfast.core.lazy import lazy_module
 from holdfast.errors import InvalidMessage, NotFound
 from holdfast.records.messages import Message, Part
+
+if TYPE_CHECKING:
+    import mimetypes
+else:
+    mimetypes = lazy_module(__name__, "mimetypes")
 
 
 def add_files(message: Any, files: Sequence[Any]) -> Message:

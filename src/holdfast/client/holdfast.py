@@ -10,22 +10,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from holdfast.client.effects import Effects
-from holdfast.client.frame import Frame
-from holdfast.client.index import IndexView
-from holdfast.client.journal import JournalView
 from holdfast.client.options import AgentOptions, OpenOptions, SessionOptions, refuse_unknown
-from holdfast.client.questions import answer_question
 from holdfast.client.session import Session
-from holdfast.client.state import StateStore
 from holdfast.connect import ClientExtensions, check_summarizer, connect
 from holdfast.errors import Refused
 from holdfast.flow.frames import read as frame_read
 from holdfast.flow.frames import takeover
 from holdfast.flow.sessions import sessions as sessions_flow
-from holdfast.flow.state import journal_store as state_journal_store
-from holdfast.flow.state import search as state_search
-from holdfast.flow.turns import sweep as turn_sweep
 from holdfast.ports import Env, Model
 from holdfast.records.entries import SearchResult
 from holdfast.records.events.envelope import Event
@@ -37,6 +28,11 @@ from holdfast.records.sessions import SessionInfo, SessionSweepReport
 from holdfast.records.usage import Usage
 
 if TYPE_CHECKING:
+    from holdfast.client.effects import Effects
+    from holdfast.client.frame import Frame
+    from holdfast.client.index import IndexView
+    from holdfast.client.journal import JournalView
+    from holdfast.client.state import StateStore
     from holdfast.runtime.agent import Agent
     from holdfast.runtime.shutdown import Shutdown
 
@@ -54,12 +50,16 @@ class Holdfast:
     @property
     def journal(self) -> JournalView:
         """The journal of events: read, follow, verify, copy and erase it."""
+        from holdfast.client.journal import JournalView
+
         _warn_in_event_loop()
         return JournalView(self.env)
 
     @property
     def index(self) -> IndexView:
         """Frames at the low level: push, pop, spend, attach, call, suspend, resume."""
+        from holdfast.client.index import IndexView
+
         _warn_in_event_loop()
         return IndexView(self.env)
 
@@ -76,6 +76,8 @@ class Holdfast:
         on_error: str = "fail",
     ) -> Frame:
         """Return a root frame for a `with` block. With a key, continue the frame that was opened under it."""
+        from holdfast.client.frame import Frame
+
         _warn_in_event_loop()
         scope = frame_scope(actor, session)
         return Frame(self.env, scope, goal, key=key, inputs=inputs, tokens=tokens, limits=limits, on_error=on_error)
@@ -119,23 +121,32 @@ class Holdfast:
 
     def sweep_sessions(self) -> SessionSweepReport:
         """End sessions that were idle for too long, and offer ended ones to memory again. Call it periodically."""
-        return turn_sweep.sweep_sessions(self.env)
+        from holdfast.flow.turns.sweep import sweep_sessions
+
+        return sweep_sessions(self.env)
 
     @property
     def state(self) -> StateStore:
         """Scoped key-value data, journaled: `hf.state("user/42").write("prefs", value)`."""
+        from holdfast.client.state import StateStore
+        from holdfast.flow.state.journal_store import journal_storage
+
         _warn_in_event_loop()
-        return StateStore(state_journal_store.journal_storage(self.env), owner=False)
+        return StateStore(journal_storage(self.env), owner=False)
 
     @property
     def effects(self) -> Effects:
         """Declared effects: sinks, middleware, the outbox and pending effects."""
+        from holdfast.client.effects import Effects
+
         _warn_in_event_loop()
         return Effects(self.env)
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Search messages and entries of every conversation and scope; return the best matches first."""
-        return state_search.search_journal(self.env, None, query, limit)
+        from holdfast.flow.state.search import search_journal
+
+        return search_journal(self.env, None, query, limit)
 
     def questions(self) -> Iterator[QuestionInfo]:
         """Iterate over all open questions that can be answered, in order of their frames' ids."""
@@ -157,6 +168,8 @@ class Holdfast:
         The frame's owner continues with the answer. `args` replace all arguments of the tool call in question;
         arguments that the tool can never take are refused, as far as the tool is known, and the question stays open.
         """
+        from holdfast.client.questions import answer_question
+
         env = self.env if by is None else self.as_user(by).env
         return answer_question(env, question, token=token, approve=approve, payload=payload, args=args, note=note)
 

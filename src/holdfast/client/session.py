@@ -6,36 +6,27 @@ older rounds in later packs. `session_views.py` has the rest: the history of its
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Sequence
-from typing import Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from holdfast.client import pack as client_pack
-from holdfast.client import session_views
 from holdfast.client.files import add_files
 from holdfast.client.options import AppendOptions, PackOptions, SummarizerChoice, TurnOptions, refuse_unknown
 from holdfast.client.pack import ContextPack
-from holdfast.client.session_views import SessionCompaction, SessionDetails, SessionPacks
-from holdfast.client.state import StoreChoice
-from holdfast.client.turn import Turn, read_turn_messages
 from holdfast.core.frames.budgets import to_nano_usd
+from holdfast.core.lazy import lazy_module
 from holdfast.core.numbers import is_number
 from holdfast.core.wire.read import read_input
 from holdfast.errors import InvalidMessage, InvalidValue
 from holdfast.flow.compaction import rules as compaction_rules
 from holdfast.flow.compaction import threads as compaction_threads
-from holdfast.flow.packs import trace
 from holdfast.flow.sessions import append as session_append
-from holdfast.flow.sessions import branch, import_export
+from holdfast.flow.sessions import branch
 from holdfast.flow.sessions import read as session_read
 from holdfast.flow.sessions import sessions as sessions_flow
-from holdfast.flow.sessions.import_export import ImportReport
-from holdfast.flow.state import search as state_search
 from holdfast.flow.turns import turns
-from holdfast.flow.turns.engine import TurnEngine
 from holdfast.flow.turns.limits import LOOPS, ModelLimits
 from holdfast.flow.turns.open import end_conversation, end_if_free, end_if_over
-from holdfast.flow.turns.tool_calls import ToolRules
 from holdfast.ports import Env
 from holdfast.records.compaction import DEFAULT_KEEP_ROUNDS, DEFAULT_SUMMARY_TOKENS, CompactionConfig
 from holdfast.records.entries import SearchResult
@@ -46,6 +37,16 @@ from holdfast.records.reports import Progress
 from holdfast.records.scope import MAIN_THREAD
 from holdfast.records.sessions import Summary
 from holdfast.records.usage import Usage
+
+if TYPE_CHECKING:
+    import html
+
+    from holdfast.client.session_views import SessionCompaction, SessionDetails, SessionPacks
+    from holdfast.client.state import StoreChoice
+    from holdfast.client.turn import Turn
+    from holdfast.flow.sessions.import_export import ImportReport
+else:
+    html = lazy_module(__name__, "html")
 
 
 class Session:
@@ -68,7 +69,9 @@ class Session:
     @property
     def title(self) -> str | None:
         """The title, for people."""
-        text: str | None = session_views.load_session_text(self._env, self.id, self._session_stream, "title")
+        from holdfast.client.session_views import load_session_text
+
+        text: str | None = load_session_text(self._env, self.id, self._session_stream, "title")
         return text
 
     @property
@@ -79,16 +82,22 @@ class Session:
     @property
     def details(self) -> SessionDetails:
         """The status, settings and threads of the session, and the open tool calls of this thread."""
+        from holdfast.client.session_views import SessionDetails
+
         return SessionDetails(self._env, self.id, self._session_stream, self._thread_stream)
 
     @property
     def packs(self) -> SessionPacks:
         """The packs that model calls were given, and the brief that begins each of them."""
+        from holdfast.client.session_views import SessionPacks
+
         return SessionPacks(self._env, self._session_stream, self._thread_stream)
 
     @property
     def compaction(self) -> SessionCompaction:
         """The summaries of this thread, and the rules of the session in this process."""
+        from holdfast.client.session_views import SessionCompaction
+
         return SessionCompaction(self._env, self._session_stream, self._thread_stream)
 
     def __len__(self) -> int:
@@ -166,7 +175,9 @@ class Session:
 
     def search(self, query: str, *, limit: int = 5) -> Sequence[SearchResult]:
         """Search the messages of this thread; return the best matches first, each with the Message as its `value`."""
-        return state_search.search_journal(self._env, self._thread_stream, query, limit)
+        from holdfast.flow.state.search import search_journal
+
+        return search_journal(self._env, self._thread_stream, query, limit)
 
     # packs
 
@@ -191,7 +202,9 @@ class Session:
 
         The fact is matched by its words, ignoring case and whitespace. A read: later packs are unaffected.
         """
-        return trace.trace_fact(self._env, self._thread_stream, text)
+        from holdfast.flow.packs.trace import trace_fact
+
+        return trace_fact(self._env, self._thread_stream, text)
 
     def compact(
         self,
@@ -210,8 +223,10 @@ class Session:
         store, where they can be found. A summary is cut to `max_tokens`; one that is no smaller than what it replaces
         raises SummaryFailed.
         """
+        from holdfast.client.session_views import choose_thread_summarizer
+
         config = CompactionConfig(strategy=strategy, keep=keep, summary_tokens=max_tokens, store=store)
-        chosen = session_views.choose_thread_summarizer(self._env, self._thread_stream, summarizer)
+        chosen = choose_thread_summarizer(self._env, self._thread_stream, summarizer)
         return compaction_threads.compact_thread(self._env, self._thread_stream, config, chosen, whole=whole)
 
     # turns
@@ -224,6 +239,10 @@ class Session:
         and costs, `budget` what the model is shown each time, `if_interrupted` decides what happens to interrupted
         tool calls, `needs_approval` which calls need approval.
         """
+        from holdfast.client.turn import Turn, read_turn_messages
+        from holdfast.flow.turns.engine import TurnEngine
+        from holdfast.flow.turns.tool_calls import ToolRules
+
         refuse_unknown(options, TurnOptions, "turn")
         loops, budget_usd = options.get("loops", LOOPS), options.get("budget_usd")
         terms = turns.TurnTerms(
@@ -308,13 +327,17 @@ class Session:
         progress: Progress | None = None,
     ) -> ImportReport:
         """Import messages from elsewhere in one commit; repair and report broken ones, or refuse them if `strict`."""
-        return import_export.import_conversation(
+        from holdfast.flow.sessions.import_export import import_conversation
+
+        return import_conversation(
             self._env, self.id, self.thread, format, given, strict=strict, key=key, progress=progress
         )
 
     def export(self, format: str = "openai") -> Any:
         """Export the whole thread as keyword arguments (openai, responses, anthropic) or JSON lines (jsonl)."""
-        return import_export.export_conversation(self._env, self.id, self.thread, format)
+        from holdfast.flow.sessions.import_export import export_conversation
+
+        return export_conversation(self._env, self.id, self.thread, format)
 
     def __repr__(self) -> str:
         where = "" if self.thread == MAIN_THREAD else f", thread={self.thread!r}"

@@ -8,6 +8,7 @@ The lock is set from above: this module does not know about threads.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -41,9 +42,33 @@ def lazy_names(module: str, sources: dict[str, str]) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         if name not in source_of:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        return getattr(import_module(source_of[name]), name)
+        found = getattr(import_module(source_of[name]), name)
+        vars(sys.modules[module])[name] = found  # Found without a call from now on.
+        return found
 
     return find
+
+
+class _LazyModule:
+    """A stand-in for a module; it gives up its place to the module when it is first used."""
+
+    def __init__(self, importer: str, name: str) -> None:
+        self._importer, self._name = importer, name
+
+    def __getattr__(self, attribute: str) -> Any:
+        module, names = import_module(self._name), vars(sys.modules[self._importer])
+        alias = self._name.rpartition(".")[2]
+        if names.get(alias) is self:
+            names[alias] = module
+        return getattr(module, attribute)
+
+
+def lazy_module(importer: str, name: str) -> Any:
+    """Return a module of Python's own library that is imported when it is first used.
+
+    The importing module holds it under the last part of its name: `json = lazy_module(__name__, "json")`.
+    """
+    return _LazyModule(importer, name)
 
 
 _type_lock: list[AbstractContextManager[Any]] = [nullcontext()]

@@ -8,20 +8,24 @@ not fit, as version 1.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from holdfast.core.journal.codec import encode
-from holdfast.core.lazy import convert
+from holdfast.core.lazy import convert, lazy_module
 from holdfast.core.numbers import check_number, short_repr
 from holdfast.errors import InvalidValue, ValueMismatch
 from holdfast.records.events.envelope import ERASED
 from holdfast.records.ids import check_id
+
+if TYPE_CHECKING:
+    import dataclasses
+else:
+    dataclasses = lazy_module(__name__, "dataclasses")
 
 MAX_ERROR_CHARS = 4_000
 MAX_VALUE_DEPTH = 200

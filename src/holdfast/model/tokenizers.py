@@ -5,9 +5,10 @@
     estimate:<factor>         high on purpose, for models whose tokenizer is not public
     a function or an object   `count(text) -> int`, with a name; its counts are taken as they are
 
-Each name is loaded once, on first use, and offline. A loaded encoding is checked against the size of its vocabulary
-and three known counts, because a silently wrong counter is worse than none. A special token spelled out in a text is
-ordinary text, as it is to a provider.
+Each name is loaded once, on first use, and offline. OpenAI's encodings count their first texts by a vocabulary that is
+ready at once (model/vocabulary.py), and load splintr when more is counted. Both are checked against the size of the
+encoding and three known counts, because a silently wrong counter is worse than none. A special token spelled out in a
+text is ordinary text, as it is to a provider.
 
 An estimate is the larger count of OpenAI's two encodings, times a factor, plus a surcharge for digits, non-ASCII text
 and long runs of one character, which other tokenizers split further. Counts are stored under the tokenizer's name, so
@@ -21,18 +22,24 @@ import importlib
 import math
 import os
 import re
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.core.lazy import lazy_module
 from holdfast.core.numbers import is_number
 from holdfast.core.values import exception_text, is_interruption
 from holdfast.core.wire.plain_data import is_unicode
 from holdfast.errors import InvalidValue, Unsupported
+from holdfast.model.vocabulary import Vocabulary, load_vocabulary
 from holdfast.ports import Tokenizer
 from holdfast.system import ForkLock
+
+if TYPE_CHECKING:
+    import tempfile
+else:
+    tempfile = lazy_module(__name__, "tempfile")
 
 LONGEST_NAME = 128
 CACHED_CHARACTERS = 8_000_000
@@ -59,7 +66,8 @@ _FILES = {
     "r50k_base": ("r50k_base", "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"),
 }
 TIKTOKEN_ENCODINGS = frozenset(_FILES)
-_REPAIR = "Install the release that holdfast asks for: pip install 'splintr-rs>=0.22,<0.23'."
+_INSTALL = "pip install 'splintr-rs>=0.22,<0.23'"
+_REPAIR = f"Install the release that holdfast asks for: {_INSTALL}."
 DEFAULT_FACTOR = 1.5
 """The factor for unknown models: above nine tokenizers of other families on all kinds of text."""
 ESTIMATE_PREFIX = "estimate:"
@@ -141,13 +149,58 @@ class SplintrTokenizer:
         return found
 
 
+class OpenAITokenizer:
+    """An exact tokenizer that is ready at once: splintr is loaded for the first text that the vocabulary cannot count.
+
+    Loading takes 180 ms, in the first quarter of which no other thread runs. A process that counts little is spared it.
+    """
+
+    exact = True
+
+    def __init__(self, name: str, vocabulary: Vocabulary) -> None:
+        self.name = name
+        self._vocabulary: Vocabulary | None = vocabulary
+        self._loaded: SplintrTokenizer | None = None
+
+    def count(self, text: str) -> int:
+        """Count the tokens of a text."""
+        vocabulary = self._vocabulary
+        found = None if vocabulary is None or not isinstance(text, str) else vocabulary.count(text)
+        return self.load().count(text) if found is None else found
+
+    def load(self) -> SplintrTokenizer:
+        """Load splintr, which counts every text from now on."""
+        with _LOADING.lock:  # One thread loads while others wait.
+            if self._loaded is None:
+                self._loaded = load_splintr(self.name)
+                self._vocabulary = None
+                # Found before the method of the class, so that splintr's counts cost no call more.
+                vars(self)["count"] = self._loaded.count
+        return self._loaded
+
+
+def load_openai(name: str) -> OpenAITokenizer | SplintrTokenizer:
+    """Return the tokenizer of an encoding; splintr is loaded now if it or the vocabulary is not as it should be."""
+    splintr = _import_library("splintr", _INSTALL)
+    vocabulary = load_vocabulary(name)
+    size, counts = KNOWN_ENCODINGS[name]
+    sizes = getattr(splintr, "base_vocab_size", None)
+    if vocabulary is None or sizes is None or sizes(name) != size:
+        return load_splintr(name)
+    if tuple(map(vocabulary.count, PROBES)) != counts:
+        return load_splintr(name)
+    return OpenAITokenizer(name, vocabulary)
+
+
 def load_splintr(name: str) -> SplintrTokenizer:
     """Load an encoding by splintr and verify it."""
-    splintr = _import_library("splintr", "pip install 'splintr-rs>=0.22,<0.23'")
+    splintr = _import_library("splintr", _INSTALL)
     try:
         loaded = splintr.Tokenizer.from_pretrained(name)
         size = min(splintr.base_vocab_size(name), loaded.vocab_size)
         strange = [token for token in loaded.special_tokens() if not token.startswith(SPECIAL_PREFIX)]
+        # The first word that is no token has a table of merges built. This call alone gives up the GIL meanwhile.
+        loaded.encode_batch(PROBES)
         counter = SplintrTokenizer(name, loaded)
     except (AttributeError, TypeError, ValueError, OSError) as error:
         raise Unsupported(f"The installed splintr-rs cannot load {name} ({error}). {_REPAIR}") from None
@@ -261,7 +314,7 @@ def _run_surcharge(found: re.Match[str]) -> float:
     return length / (2 if character.isalnum() else 4)
 
 
-_WRAPPED_TYPES = (SplintrTokenizer, FunctionTokenizer, EstimateTokenizer)
+_WRAPPED_TYPES = (OpenAITokenizer, SplintrTokenizer, FunctionTokenizer, EstimateTokenizer)
 
 
 def resolve_tokenizer(given: str | Tokenizer | Callable[[str], int] | None = None) -> Tokenizer:
@@ -284,7 +337,7 @@ def resolve_tokenizer(given: str | Tokenizer | Callable[[str], int] | None = Non
 
 def _load_tokenizer(name: str) -> Tokenizer:
     if name in KNOWN_ENCODINGS:
-        return load_splintr(name)
+        return load_openai(name)
     if name.startswith("estimate:"):
         return EstimateTokenizer(parse_factor(name), resolve_tokenizer("o200k_base"), resolve_tokenizer("cl100k_base"))
     encoding = name.removeprefix(_TIKTOKEN)

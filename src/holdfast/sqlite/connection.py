@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import re
 import stat
 import time
@@ -16,10 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import apsw
 
+from holdfast.core.lazy import lazy_module
 from holdfast.errors import (
     Busy,
     Corrupt,
@@ -33,6 +33,11 @@ from holdfast.errors import (
     Unavailable,
     Unsupported,
 )
+
+if TYPE_CHECKING:
+    import random
+else:
+    random = lazy_module(__name__, "random")
 
 Durability = Literal["full", "fast"]
 
@@ -247,9 +252,14 @@ def build_schema(*scripts: str, extend: Callable[[apsw.Connection], None] | None
                 pass
         if extend is not None:
             extend(empty)
-        return _parse_schema(fetch_rows(empty, _SCHEMA))
+        return read_objects(empty)
     finally:
         empty.close()
+
+
+def read_objects(connection: apsw.Connection) -> dict[tuple[str, str], str]:
+    """Return the objects of a database by type and name."""
+    return _parse_schema(fetch_rows(connection, _SCHEMA))
 
 
 @contextmanager
@@ -300,7 +310,7 @@ def make_busy_handler(busy_ms: int) -> Callable[[int], bool]:
 
 
 def _random_delay(shortest: float, longest: float) -> float:
-    return random.uniform(shortest, longest)  # noqa: S311  only to keep waiters out of step
+    return random.uniform(shortest, longest)
 
 
 def enable_wal(connection: apsw.Connection, busy_ms: int) -> None:

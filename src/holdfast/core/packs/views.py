@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import html
 from itertools import takewhile
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from holdfast.core.lazy import lazy_module
 from holdfast.core.packs.assemble import copy_segments
 from holdfast.core.packs.trace import readable_text
 from holdfast.records.packs import SEGMENT_KINDS, AssembledPack, PackDiff, Segment
+
+if TYPE_CHECKING:
+    import html
+else:
+    html = lazy_module(__name__, "html")
 
 COLOURS: Final = {
     "brief": "#4c78a8",

@@ -7,16 +7,21 @@ once if reading is strict, as for appending a message, and else records a repair
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.core.lazy import lazy_module
 from holdfast.core.values import exception_text
 from holdfast.errors import InvalidMessage, TooLarge
 from holdfast.records.messages import ROLES, Message, Repair, ToolDef
+
+if TYPE_CHECKING:
+    import dataclasses
+else:
+    dataclasses = lazy_module(__name__, "dataclasses")
 
 MAX_MESSAGE_NESTING = 48
 """The nesting limit. It leaves room for the levels that an event adds, within the limit of the journal."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -12,6 +12,7 @@ from holdfast.core.frames import evidence
 from holdfast.core.frames import questions as rules
 from holdfast.core.frames.stack import add_clock_events, walk_leaf_first
 from holdfast.core.journal.codec import decode_event
+from holdfast.core.lazy import lazy_module
 from holdfast.core.numbers import MAX_AMOUNT, check_number
 from holdfast.errors import AlreadyAnswered, InvalidValue, KeyReused, QuestionNotFound, Refused, TokenNotFound
 from holdfast.flow.frames.lifecycle import change_frame, check_live, match_event
@@ -31,6 +32,11 @@ from holdfast.records.events.envelope import ERASED, Draft, Event
 from holdfast.records.frames import Question, StreamState
 from holdfast.records.ids import own_key, ulid_text
 from holdfast.records.recovery import Answer, QuestionReceipt
+
+if TYPE_CHECKING:
+    import secrets
+else:
+    secrets = lazy_module(__name__, "secrets")
 
 TOKEN_BYTES = 32
 

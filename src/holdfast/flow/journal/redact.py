@@ -6,19 +6,23 @@ be idempotent.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.lazy import convert
+from holdfast.core.lazy import convert, lazy_module
 from holdfast.core.values import exception_text
 from holdfast.errors import HoldfastError, InvalidValue, RedactionFailed
 from holdfast.records.events.envelope import Content
 from holdfast.records.messages import Message, Part, ToolCallRequest
+
+if TYPE_CHECKING:
+    import json
+else:
+    json = lazy_module(__name__, "json")
 
 Redact = Callable[[str], str]
 _STRUCTURE_FIELDS = frozenset({"type", "artifact", "media_type", "provider", "file_id", "detail", "data"})

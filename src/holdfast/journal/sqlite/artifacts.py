@@ -10,13 +10,19 @@ import errno
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import apsw
 
+from holdfast.core.lazy import lazy_module
 from holdfast.errors import Corrupt, StorageFull, Unavailable
+
+if TYPE_CHECKING:
+    import tempfile
+else:
+    tempfile = lazy_module(__name__, "tempfile")
 
 _ARTIFACT_NAME = re.compile(r"[0-9a-f]{64}|\.new-.+")
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +15,7 @@ from holdfast.core.journal.chain import advance_head, check_numbers, new_head
 from holdfast.core.journal.codec import decode_facts
 from holdfast.core.journal.project import project_event
 from holdfast.core.journal.tables import TABLES
+from holdfast.core.lazy import lazy_module
 from holdfast.errors import Busy, Corrupt, Refused, Unavailable
 from holdfast.journal.sqlite import search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles, sync_folder
@@ -30,7 +29,11 @@ from holdfast.sqlite.connection import create_file, fetch_rows, translate_error
 from holdfast.system import publish_file
 
 if TYPE_CHECKING:
+    import shutil
+
     from holdfast.journal.sqlite.journal import SqliteJournal
+else:
+    shutil = lazy_module(__name__, "shutil")
 
 PAGES_PER_STEP = 512
 
@@ -106,7 +109,7 @@ def publish_copy(target: Path) -> Iterator[Path]:
     An application may be started at `target` meanwhile: its files are neither replaced nor deleted.
     """
     refuse_leftovers(target)
-    partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
+    partial = target.with_name(f"{target.name}.{os.urandom(4).hex()}.part")
     bodies = partial.with_name(partial.name + "-artifacts")
     try:
         yield partial

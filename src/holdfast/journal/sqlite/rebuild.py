@@ -13,7 +13,7 @@ processes get it: owners must be able to give signs of life meanwhile.
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -67,7 +67,7 @@ class _ProjectionRebuild:
         self._total = 0
         self._applied = 0
         self._count = 0
-        self._token = secrets.token_bytes(16)
+        self._token = os.urandom(16)
 
     def run(self) -> int:
         self._run_in_transaction(self._make_shadows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
+import os
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, cast
@@ -14,7 +14,7 @@ from holdfast.core.journal.codec import outer_hash
 from holdfast.errors import Corrupt
 from holdfast.journal.sqlite.artifacts import row_digest
 from holdfast.journal.sqlite.statements import migrations, queries
-from holdfast.sqlite.connection import FileFormat, SchemaObjects, build_schema
+from holdfast.sqlite.connection import FileFormat, SchemaObjects, build_schema, read_objects
 
 APPLICATION_ID = 0x686F6C64  # "hold"
 SECRET_BYTES = 32
@@ -36,7 +36,7 @@ def _migrate(connection: apsw.Connection, number: int, sql: str) -> None:
     for _ in connection.execute(sql):
         pass
     if number == 1:
-        secret = secrets.token_bytes(SECRET_BYTES)
+        secret = os.urandom(SECRET_BYTES)
         connection.execute(queries()["insert_meta"], ("secret", secret, meta_digest("secret", secret)))
 
 
@@ -65,11 +65,15 @@ def list_objects(number: int) -> tuple[SchemaObjects, SchemaObjects]:
 
 @cache
 def _build_objects(scripts: tuple[str, ...]) -> tuple[SchemaObjects, SchemaObjects]:
+    required: dict[tuple[str, str], str] = {}
+
     def extend(connection: apsw.Connection) -> None:
+        required.update(read_objects(connection))
         for sql in queries()["create_vectors"].split(";"):
             connection.execute(sql)
 
-    return build_schema(*scripts), build_schema(*scripts, extend=extend)
+    optional = build_schema(*scripts, extend=extend)
+    return required, optional
 
 
 def generalise_name(text: str) -> str:

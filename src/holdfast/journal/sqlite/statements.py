@@ -6,14 +6,14 @@ The only names that enter a statement are those of `core.journal.tables`; every 
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from holdfast.core.journal.tables import TABLES, Table
 from holdfast.records.batches import RowChange, RowDelete, RowIncrement, RowInsert, RowReplace
 from holdfast.sqlite.connection import parse_queries
 
-_SQL = resources.files("holdfast.journal.sqlite") / "sql"
+_SQL = Path(__file__).with_name("sql")
 
 
 @cache
