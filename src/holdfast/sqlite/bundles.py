@@ -44,10 +44,10 @@ class StatementBundles:
 
         A call is a statement and the values of each of its runs, as `executemany` takes them.
         """
-        sequence = tuple([sql for sql, _ in statements])
+        sequence = tuple(map(itemgetter(0), statements))
         insert = self._inserts.get(sequence)
         if insert is not None:
-            return [(insert, [tuple([value for _, values in statements for value in values])])]
+            return [(insert, [tuple(itertools.chain.from_iterable(map(itemgetter(1), statements)))])]
         if len(self._inserts) < MAX_BUNDLES and sum([len(values) for _, values in statements]) <= MAX_VALUES:
             self.wanted = sequence if sequence in self._seen else None
             if len(self._seen) < MAX_SEEN:

@@ -32,8 +32,7 @@ import msgspec
 
 from holdfast.core.journal.chain import find_key_conflict, find_refusal, key_mismatch_error, new_head, place_part
 from holdfast.core.journal.project import project_event
-from holdfast.core.journal.row_changes import RowChangeSet
-from holdfast.core.journal.tables import PROJECTIONS
+from holdfast.core.journal.row_changes import coalesce_changes
 from holdfast.errors import HoldfastError, OutcomeUnknown, Refused, Unavailable
 from holdfast.journal import text_index
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
@@ -276,12 +275,11 @@ class KnownHeads:
 
     def read(self, batches: Sequence[Batch]) -> None:
         """Read the heads of these batches that are not known, and the events that their keys stand for."""
-        wanted = [
-            (batch.tenant, part.stream, part.key)
-            for batch in batches
-            for part in batch.parts
-            if part.key is not None or (batch.tenant, part.stream) not in self.heads
-        ]
+        wanted = []
+        for batch in batches:
+            for part in batch.parts:
+                if part.key is not None or (batch.tenant, part.stream) not in self.heads:
+                    wanted.append((batch.tenant, part.stream, part.key))
         if wanted:
             self._read_heads(wanted)
 
@@ -346,7 +344,8 @@ class SqlitePlan:
             statements += _projection_statements(tenant, head.id, part, events)
         # Nothing below can fail: the plan changes as a whole.
         self._changes += statements
-        self._first += [(queries()["put_artifact"], artifact_row(artifact, tenant)) for artifact in batch.artifacts]
+        for artifact in batch.artifacts:
+            self._first.append((queries()["put_artifact"], artifact_row(artifact, tenant)))
         for part, head, events in written:
             self._note_part(batch.tenant, tenant, part, head, events)
         self._known.next_seq = seq
@@ -378,7 +377,8 @@ class SqlitePlan:
         self._known.heads[place] = head
         self._known.next_stream = max(self._known.next_stream, head.id + 1)
         insert = queries()["insert_event"]
-        self.events += [(insert, event_row(event, tenant, head.id)) for event in events]
+        for event in events:
+            self.events.append((insert, event_row(event, tenant, head.id)))
         if part.key is not None:
             self._written[*place, part.key] = events
         if self._index:
@@ -474,12 +474,14 @@ class SqlitePlan:
 
 def _projection_statements(tenant: int, stream: int, part: BatchPart, events: Sequence[StoredEvent]) -> list[Statement]:
     changes: list[RowChange] = []
+    messages = 0
     for event, sealed in zip(events, part.events, strict=True):
         changes += project_event(event.type, sealed.facts_record, event.version, event.at)
-    if len(events) > 1 and all(event.type == MESSAGE_APPENDED for event in events):
+        messages += event.type == MESSAGE_APPENDED
+    if messages == len(events) > 1:
         # Many messages at once: one change for each row, so that their thread is updated once.
-        coalesced = RowChangeSet()
-        for change in changes:
-            coalesced.add((tenant, stream), change)
-        changes = [change for table in PROJECTIONS for _, change in coalesced.changes(table.name)]
-    return [bind_change(change, tenant, stream) for change in changes]
+        changes = coalesce_changes(changes)
+    statements = []
+    for change in changes:
+        statements.append(bind_change(change, tenant, stream))
+    return statements
