@@ -40,13 +40,13 @@ class RowChangeSet:
 
 
 def coalesce_changes(changes: Sequence[RowChange]) -> list[RowChange]:
-    """Return at most one change for each row of one stream, in the order in which the rows were first changed."""
-    pending: dict[tuple[str, RowKey], RowChange] = {}
+    """Return at most one change for each row of one stream, table by table."""
+    pending: dict[str, dict[RowKey, RowChange]] = {}
     for change in changes:
-        place = (change.table, _row_key(change))
-        before = pending.get(place)
-        pending[place] = change if before is None else merge_changes(before, change)
-    return list(pending.values())
+        rows, key = pending.setdefault(change.table, {}), _row_key(change)
+        before = rows.get(key)
+        rows[key] = change if before is None else merge_changes(before, change)
+    return [change for rows in pending.values() for change in rows.values()]
 
 
 def _row_key(change: RowChange) -> RowKey:
