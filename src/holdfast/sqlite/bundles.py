@@ -22,6 +22,9 @@ import apsw
 Statement = tuple[str, tuple[Any, ...]]
 """The text of a statement, with `?` for each of its values and nowhere else, and the values."""
 
+StatementRuns = tuple[str, list[tuple[Any, ...]]]
+"""A statement and the values of each of its runs, as `executemany` takes them."""
+
 MAX_VALUES = 256
 """The most values of a bundle: one of that size takes 65 kB of memory, one of a thousand five times as much."""
 MAX_BUNDLES = 32
@@ -41,11 +44,8 @@ class StatementBundles:
         self.wanted: tuple[str, ...] | None = None
         """The sequence to bundle, because it came again."""
 
-    def group(self, statements: Sequence[Statement]) -> list[tuple[str, list[tuple[Any, ...]]]]:
-        """Return the calls that run statements in their order: one, if the same sequence was bundled before.
-
-        A call is a statement and the values of each of its runs, as `executemany` takes them.
-        """
+    def group(self, statements: Sequence[Statement]) -> list[StatementRuns]:
+        """Return the calls that run statements in their order: one, if the same sequence was bundled before."""
         sequence = tuple(map(itemgetter(0), statements))
         insert = self._inserts.get(sequence)
         if insert is not None:

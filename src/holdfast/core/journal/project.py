@@ -411,8 +411,8 @@ def _project_message_appended(facts: said.MessageAppended, version: int, at: int
     for id, provider in facts.calls:
         made: Row = {"call_id": ulid_bytes(id), "version": version, "provider": provider}
         changes.append(RowReplace("message_calls", made))
-    for call in facts.answers:
-        changes.append(RowDelete("message_calls", (ulid_bytes(call),)))
+    if facts.answers:
+        changes += [RowDelete("message_calls", (ulid_bytes(call),)) for call in facts.answers]
     return changes
 
 

@@ -87,9 +87,7 @@ def append_messages(thread: ThreadState, version: int, entries: Sequence[Message
     return drafts
 
 
-def _answer_calls(
-    waiting: dict[str, CallRef], facts: MessageAppended, given: Sequence[CallAnswer]
-) -> MessageAppended:
+def _answer_calls(waiting: dict[str, CallRef], facts: MessageAppended, given: Sequence[CallAnswer]) -> MessageAppended:
     """Return the facts of a message with the calls that it answers; these do not wait any more."""
     found = []
     for answer in given:

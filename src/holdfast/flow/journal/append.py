@@ -265,9 +265,7 @@ def _build_result(env: Env, batch: Batch, appended: AppendResult, first: str, ke
         if other.stream == first:
             part, placed = other, there
     facts = tuple(map(_read_facts, part.events))
-    return ChangeResult(
-        appended=appended, facts=facts, version=placed.first, at=part.events[0].at, events=part.events
-    )
+    return ChangeResult(appended=appended, facts=facts, version=placed.first, at=part.events[0].at, events=part.events)
 
 
 def _build_repeated_result(appended: AppendResult, events: list[Event]) -> ChangeResult:

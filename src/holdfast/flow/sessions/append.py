@@ -186,12 +186,13 @@ def build_stored_messages(
 ) -> list[Message]:
     """Return prepared messages as they are stored from `version` on, with their facts and ids filled in."""
     found = []
-    for message, facts, id in zip(prepared.messages, appended, ids, strict=True):
+    for given, facts, id in zip(prepared.messages, appended, ids, strict=True):
+        message = given
         if facts.calls or facts.answers:
-            calls = zip(message.tool_calls, facts.calls, strict=True)
-            results = zip(message.tool_results, facts.answers, strict=True)
+            calls = zip(given.tool_calls, facts.calls, strict=True)
+            results = zip(given.tool_results, facts.answers, strict=True)
             message = replace(
-                message,
+                given,
                 tool_calls=tuple([replace(call, id=own) for call, (own, _) in calls]),
                 tool_results=tuple([replace(result, tool_call_id=own) for result, own in results]),
             )
