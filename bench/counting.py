@@ -110,11 +110,18 @@ def _lending(lend: Callable[..., Any], counts: Counts) -> Callable[..., Any]:
 
 @contextmanager
 def _traced(connection: apsw.Connection, counts: Counts, writes: bool) -> Iterator[None]:
+    begun = False
+
     def note(event: dict[str, Any]) -> None:
+        nonlocal begun
         if event["code"] == apsw.SQLITE_TRACE_STMT:
             # Those of a bundle are counted one by one, and not what runs them.
-            counts.statements += not event["sql"].startswith(_RUNNING)
-            counts.commits += writes and event["sql"] == "COMMIT"
+            runs = event["sql"].startswith(_RUNNING)
+            counts.statements += not runs
+            # Outside of a transaction, a bundle is one by itself.
+            alone = event["sql"].startswith(_RUNNING[0]) and not begun
+            counts.commits += writes and (alone or event["sql"] == "COMMIT")
+            begun = event["sql"].startswith("BEGIN") or (begun and event["sql"] not in ("COMMIT", "ROLLBACK"))
         else:
             counts.vm_steps += event["stmt_status"][_STEPS]
 

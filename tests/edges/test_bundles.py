@@ -77,6 +77,12 @@ def test_bundles_leave_what_single_statements_leave(connection: apsw.Connection)
     assert counts(connection) == bundled
 
 
+def test_only_inserts_of_whole_rows_are_joined() -> None:
+    assert bundles._join_rows(ADD, 3) == f"{ADD}, (?, ?), (?, ?)"
+    for sql in (RAISE, MOVE):
+        assert bundles._join_rows(sql, 2) == f"{sql}; {sql}"
+
+
 def test_a_refused_row_leaves_nothing_of_its_bundle(connection: apsw.Connection) -> None:
     some = StatementBundles(connection)
     for number in range(3):

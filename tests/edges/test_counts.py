@@ -6,17 +6,23 @@ same counts at 1 000 and at 100 000 events.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
+import holdfast
 from bench.counting import Counts, counting
 from bench.counts import KINDS, counted, difference
 from bench.journals import journal
 from bench.workload import fill, pushed, turn
 from holdfast.client.holdfast import Holdfast
 from holdfast.flow.journal.append import StreamWrite, append_events, decide_and_append
+from holdfast.flow.journal.caches import StateCache
 from holdfast.ports import Env
 from holdfast.records.events.envelope import DEFAULT_TENANT
 from holdfast.testing.writer import make_note
@@ -31,9 +37,9 @@ APART = 10.0
 PUSH, TURN, LOAD = KINDS
 
 # Driver calls of one operation today: fewer is welcome, more needs a reason and a new number here.
-CALLS = {PUSH: 3.3, TURN: 5.4, LOAD: 18.0}
-LEAST = 3
-"""Begin, write, commit: what an append that came before asks of the driver."""
+CALLS = {PUSH: 1.6, TURN: 1.6, LOAD: 18.0}
+LEAST = 1
+"""One statement that is a transaction by itself: what an append that came before asks of the driver."""
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +115,54 @@ def test_eight_events_in_one_append_ask_no_more_than_one(env: Env) -> None:
         append_events(env, [StreamWrite(stream="actor/worker", events=tuple(make_note() for _ in range(8)))])
 
     assert calls_of(env, note) == LEAST
+
+
+def test_a_key_that_is_new_is_not_looked_up_first(env: Env) -> None:
+    numbers = count()
+
+    def note() -> None:
+        append_events(env, [StreamWrite(stream="actor/worker", events=(make_note(),), key=f"key-{next(numbers)}")])
+
+    assert calls_of(env, note) == LEAST
+
+
+def python_calls_of(work: Callable[[], object]) -> int:
+    """Return the number of Python functions and comprehensions that are entered by work that came before."""
+    entered = 0
+
+    def enter(frame: FrameType, event: str, arg: Any) -> None:
+        nonlocal entered
+        entered += event == "call"
+
+    for _ in range(8):
+        work()
+    before = sys.getprofile()
+    sys.setprofile(enter)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return entered - 1  # `work` itself
+
+
+@pytest.mark.parametrize(("messages", "most"), [(1, 140), (4, 240)])
+def test_an_append_enters_few_functions(tmp_path: Path, messages: int, most: int) -> None:
+    with holdfast.open(tmp_path / "a.db", settings=holdfast.Settings(index_text=0)) as hf:
+        session = hf.session("a", model="gpt-4o")
+        given: Any = "text" if messages == 1 else [{"role": "user", "content": "text"}] * messages
+        assert python_calls_of(lambda: session.append(given)) <= most
+
+
+def test_a_put_of_an_entry_enters_few_functions(tmp_path: Path) -> None:
+    with holdfast.open(tmp_path / "a.db", settings=holdfast.Settings(index_text=0)) as hf:
+        state = hf.state("user/1")
+        assert python_calls_of(lambda: state.write("key", {"text": "value", "number": 1})) <= 120
+
+
+def test_functions_entered_too_often_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StateCache, "get", lambda *_: None)
+    with pytest.raises(AssertionError):
+        test_an_append_enters_few_functions(tmp_path, 1, 140)
 
 
 def test_counting_ends_when_left(env: Env) -> None:

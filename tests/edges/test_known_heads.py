@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.errors import VersionConflict
+from holdfast.errors import KeyReused, VersionConflict
 from holdfast.journal.sqlite import transaction
 from holdfast.journal.sqlite.transaction import KnownHeads, SqlitePlan, SqliteWriter
 
@@ -37,14 +37,14 @@ def statements_of(hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch, number
         seen.append(sql.split(maxsplit=1)[0])
         return True
 
-    begin = SqliteWriter._begin
+    attempt = SqliteWriter._attempt
 
-    def traced(self: SqliteWriter, connection: apsw.Connection, members: Any) -> KnownHeads:
+    def traced(self: SqliteWriter, connection: apsw.Connection, members: Any, **options: Any) -> None:
         connection.exec_trace = trace
-        return begin(self, connection, members)
+        attempt(self, connection, members, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(SqliteWriter, "_begin", traced)
+        patch.setattr(SqliteWriter, "_attempt", traced)
         note(hf, number)
     return seen
 
@@ -54,7 +54,45 @@ def test_a_lone_writer_reads_nothing_before_it_writes(hf: holdfast.Holdfast, mon
     assert statements_of(hf, monkeypatch, 2) == ["BEGIN", "INSERT", "UPDATE", "COMMIT"]
     for number in (3, 4):
         note(hf, number)
-    assert statements_of(hf, monkeypatch, 5) == ["BEGIN", "INSERT", "COMMIT"]
+    assert statements_of(hf, monkeypatch, 5) == ["INSERT"]
+
+
+def test_a_writer_beside_another_process_decides_under_the_lock(
+    path: str, hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        note(hf, number)
+    with holdfast.open(path) as other:
+        note(other, 4)
+        # Its numbers are taken, which refuses the first statement; the next call expects the other process.
+        assert statements_of(hf, monkeypatch, 5) == ["INSERT", "BEGIN", "SELECT", "INSERT", "COMMIT"]
+        assert statements_of(hf, monkeypatch, 6)[0] == "BEGIN"
+    assert hf.journal.verify().ok
+
+
+def test_nobody_is_refused_by_what_was_known_before_the_lock(path: str, hf: holdfast.Holdfast) -> None:
+    check_refusal(hf, path)
+
+
+def check_refusal(hf: holdfast.Holdfast, path: str) -> None:
+    for number in range(1, 5):
+        note(hf, number)
+    with holdfast.open(path) as other:
+        note(other, 5)
+    hf.journal.append("actor/a", "app.noted", {"n": 6}, expected=5)
+    assert hf.journal.verify().ok
+
+
+def test_a_refusal_before_the_lock_is_caught(path: str, hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = SqliteWriter._plan
+
+    def refuse(self: SqliteWriter, known: KnownHeads, members: Any, *, ahead: bool = False, **how: Any) -> SqlitePlan:
+        return plan(self, known, members, **how)
+
+    monkeypatch.setattr(SqliteWriter, "_plan", refuse)
+    monkeypatch.setattr(KnownHeads, "is_current", lambda self, connection: True)
+    with pytest.raises(VersionConflict):
+        check_refusal(hf, path)
 
 
 def test_writers_that_take_turns_continue_one_chain(path: str, hf: holdfast.Holdfast) -> None:
@@ -71,7 +109,12 @@ def check_version(hf: holdfast.Holdfast, path: str) -> None:
     hf.journal.append("actor/a", "app.noted", {"n": 3}, expected=2)
 
 
-def test_a_version_that_another_process_made_is_known(path: str, hf: holdfast.Holdfast) -> None:
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_version_that_another_process_made_is_known(
+    path: str, hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    if not ahead:
+        monkeypatch.setattr(SqliteWriter, "_plan_ahead", lambda *_: None)
     check_version(hf, path)
 
 
@@ -116,6 +159,7 @@ def test_memory_of_heads_is_bounded(hf: holdfast.Holdfast, monkeypatch: pytest.M
 def test_heads_that_are_never_read_again_are_caught(
     path: str, hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(SqliteWriter, "_plan_ahead", lambda *_: None)
     monkeypatch.setattr(KnownHeads, "is_current", lambda self, connection: True)
     with pytest.raises(VersionConflict):
         check_version(hf, path)
@@ -124,13 +168,61 @@ def test_heads_that_are_never_read_again_are_caught(
 def test_failed_transactions_that_are_remembered_are_caught(
     hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = SqliteWriter._begin
+    plan_ahead = SqliteWriter._plan_ahead
 
-    def remember(self: SqliteWriter, connection: apsw.Connection, members: Any) -> KnownHeads:
-        self._known = begin(self, connection, members)
-        return self._known
+    def remember(self: SqliteWriter, connection: apsw.Connection, members: Any) -> SqlitePlan | None:
+        plan = plan_ahead(self, connection, members)
+        self._known = None if plan is None else plan.known
+        return plan
 
-    monkeypatch.setattr(SqliteWriter, "_begin", remember)
+    monkeypatch.setattr(SqliteWriter, "_plan_ahead", remember)
     monkeypatch.setattr(KnownHeads, "is_current", lambda self, connection: connection is self.connection)
     with pytest.raises(AssertionError):
         check_failure(hf, monkeypatch)
+
+
+def keyed(hf: holdfast.Holdfast, number: int) -> holdfast.types.AppendResult:
+    return hf.journal.append("actor/a", "app.noted", {"n": number}, key=f"key-{number}")
+
+
+def test_a_key_that_was_used_is_found_by_a_writer_that_reads_nothing_first(path: str, hf: holdfast.Holdfast) -> None:
+    check_keys(hf, path)
+
+
+def check_keys(hf: holdfast.Holdfast, path: str) -> None:
+    first = [keyed(hf, number).parts[0].last for number in range(5)]
+    with holdfast.open(path) as other:
+        again = [keyed(one, number) for number in range(5) for one in (hf, other)]
+    assert [result.repeated for result in again] == [True] * 10
+    assert [result.parts[0].last for result in again[::2]] == first == [1, 2, 3, 4, 5]
+    with pytest.raises(KeyReused):
+        hf.journal.append("actor/a", "app.noted", {"n": 9}, key="key-1")
+    assert keyed(hf, 5).parts[0].last == 6
+    assert hf.journal.verify().ok
+
+
+def test_keys_that_are_never_looked_up_are_caught(
+    path: str, hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SqlitePlan, "_find_stored", lambda self, tenant, part, *, by_id: [])
+    with pytest.raises(holdfast.Refused):
+        check_keys(hf, path)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_what_is_written_does_not_depend_on_planning_ahead(
+    path: str, hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    if not ahead:
+        monkeypatch.setattr(SqliteWriter, "_plan_ahead", lambda *_: None)
+    with holdfast.open(path) as other:
+        for number in range(12):
+            note(hf if number % 3 else other, number)
+            keyed(hf, number % 7)
+        with pytest.raises(VersionConflict):
+            hf.journal.append("actor/a", "app.noted", {"n": 0}, expected=3)
+    assert [event.content.data["n"] for event in hf.journal.events()] == [
+        *(n for number in range(7) for n in (number, number)),
+        *range(7, 12),
+    ]
+    assert hf.journal.verify().ok

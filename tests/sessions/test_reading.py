@@ -466,3 +466,31 @@ def test_anything_is_read_or_refused_with_an_error_of_holdfasts(item: Any, parti
 def test_no_sdk_is_imported() -> None:
     code = "import sys, holdfast.core.wire.read; print({'openai', 'anthropic', 'pydantic'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+ROLES = ["user", "assistant", "system", "developer", "tool", "nobody", 5]
+TEXTS = ["Hello.", "Grüße", "", "a\0b", "\ud800", None, ["part"]]
+PLAIN = st.fixed_dictionaries({"role": st.sampled_from(ROLES), "content": st.sampled_from(TEXTS)})
+
+
+def read_or_refuse(items: Any) -> Any:
+    try:
+        return read_input(items)
+    except HoldfastError as error:
+        return type(error), str(error)
+
+
+@given(items=st.lists(PLAIN | st.just({"type": "message", "role": "user", "content": "Hi."}), max_size=4))
+@settings(max_examples=volume(200, 2_000))
+def test_lists_of_plain_messages_are_read_as_any_others(items: list[Any]) -> None:
+    quick = read_or_refuse(items)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read, "_read_simple", lambda items: None)
+        assert read_or_refuse(items) == quick
+
+
+def test_plain_messages_that_are_not_checked_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    unchecked = [{"role": "user", "content": "a\0b"}]
+    found = read_or_refuse(unchecked)
+    monkeypatch.setattr(read, "_read_simple", lambda items: [Message(**item) for item in items])
+    assert read_or_refuse(unchecked) != found

@@ -30,8 +30,8 @@ from holdfast.testing.clock import FrozenClock, SeededIds
 from tests.scale import volume
 
 SMALL, LARGE = 100, volume(2_000, 100_000)
-MOST = {"own loop": 48.5, "own loop, two tools": 136, "agent": 48.5, "agent, two tools": 129.5}
-"""Statements of one turn: 38 of them write one without tools, the others look and read. A few more bundle them once.
+MOST = {"own loop": 38.5, "own loop, two tools": 107, "agent": 38.5, "agent, two tools": 102.5}
+"""Statements of one turn: 28 of them write one without tools, the others look and read. A few more bundle them once.
 
 Two more write the summary of a window that moves: they look for an erasure and write the event.
 """

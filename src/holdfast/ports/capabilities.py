@@ -16,7 +16,7 @@ from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.errors import Unsupported
 from holdfast.ports.journal import Journal
 from holdfast.records.batches import Artifact, Row
-from holdfast.records.entries import Edge, EdgeQuery, EntryPageQuery
+from holdfast.records.entries import Edge, EdgeQuery, EntryEvent, EntryPageQuery
 from holdfast.records.events.envelope import SealedEvent, Source, StoredEvent
 from holdfast.records.reports import Erasure, Finding, Progress, Subject
 
@@ -27,8 +27,8 @@ class EntryReader(Protocol):
     def entry(self, tenant: str, stream: str, key: str) -> StoredEvent | None:
         """Return the event that holds a key's value, even if expired; None if the key has none or it was erased."""
 
-    def entries(self, tenant: str, stream: str, page: EntryPageQuery) -> list[StoredEvent]:
-        """Return the events of a page of live entries, in order of key by code points."""
+    def entries(self, tenant: str, stream: str, page: EntryPageQuery) -> list[EntryEvent]:
+        """Return what the events of a page of live entries hold, in order of key by code points."""
 
     def revisions(self, tenant: str, stream: str, key: str, before: int, limit: int) -> list[StoredEvent]:
         """Return the events below a version that wrote or deleted a key, newest first."""

@@ -25,7 +25,21 @@ and connect, `keys` accepts idempotency keys, `history` returns a key's earlier 
 """
 
 
-class StoredEntry(msgspec.Struct, frozen=True, kw_only=True):
+class EntryEvent(msgspec.Struct, frozen=True, gc=False):
+    """The part of a `state.written` event that an entry is made of. A page reads nothing else of its events."""
+
+    tenant: str
+    stream: str
+    version: int
+    at: int
+    schema: int
+    facts: bytes
+    content: bytes | None
+    salt: bytes | None
+    digest: bytes | None
+
+
+class StoredEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An entry as a backend stores it. The value is JSON encoded by the caller; the version is the backend's own.
 
     A version is larger than every earlier version of the same key and is never reused, even after a deletion.

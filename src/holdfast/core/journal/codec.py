@@ -21,6 +21,7 @@ from msgspec.structs import astuple
 from holdfast.core.lazy import convert, decoder
 from holdfast.errors import Corrupt, InvalidValue, NewerSchema, TooLarge
 from holdfast.records.catalogue import CATALOGUE, event_type
+from holdfast.records.entries import EntryEvent
 from holdfast.records.events.envelope import ERASED, Draft, Event, SealedEvent, StoredEvent
 from holdfast.records.ids import ulid_text
 from holdfast.records.settings import Settings
@@ -117,7 +118,7 @@ def outer_hash(salt: bytes, digest: bytes) -> bytes:
     return sha256(salt.translate(_OUTER) + _OUTER_REST + digest).digest()
 
 
-def read_content(stored: StoredEvent) -> bytes | None:
+def read_content(stored: StoredEvent | EntryEvent) -> bytes | None:
     """Return the bytes of an event's content; raise Corrupt if they are not what was written."""
     content, salt = stored.content, stored.salt
     if content is None or salt is None:

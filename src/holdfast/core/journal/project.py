@@ -72,22 +72,29 @@ _LIMIT_COLUMNS = {
 }
 """The columns of a frame's limits, with the names that the limits have in facts."""
 _UNUSED = dict.fromkeys(("used", "reserved", "lent", "tool_calls", *USAGE_COLUMNS), 0)
+_NEW_FRAME: Row = {**dict.fromkeys(TABLES["frames"].column_names), **_UNUSED, "status": "active"}
 
 
 def _project_frame_pushed(facts: frames.FramePushed, version: int, at: int) -> list[RowChange]:
-    row = _build_row(
-        "frames",
-        facts,
-        version,
-        **_UNUSED,
-        **{column: getattr(facts.limits, name) for column, name in _LIMIT_COLUMNS.items()},
-        pushed_version=version,
-        goal_version=version,
-        parent_frame_id=None if facts.parent is None else ulid_bytes(facts.parent),
-        outer_frame_id=None if facts.outer is None else ulid_bytes(facts.outer),
-        status="active",
-        created_at=at,
-    )
+    limits = facts.limits
+    row: Row = {
+        **_NEW_FRAME,
+        "frame_id": ulid_bytes(facts.frame),
+        "parent_frame_id": None if facts.parent is None else ulid_bytes(facts.parent),
+        "depth": facts.depth,
+        "granted": facts.granted,
+        "max_context_tokens": limits.context_tokens,
+        "max_tool_calls": limits.tool_calls,
+        "max_subframe_depth": limits.depth,
+        "timeout_ms": limits.timeout_ms,
+        "deadline": facts.deadline,
+        "created_at": at,
+        "pushed_version": version,
+        "goal_version": version,
+        "version": version,
+        "outer_frame_id": None if facts.outer is None else ulid_bytes(facts.outer),
+        "outer_stream": facts.outer_stream,
+    }
     changes: list[RowChange] = [RowInsert("frames", row)]
     if facts.parent is not None:
         changes.append(_update_frame_row(facts.parent, version, {"status": "waiting"}, {"lent": facts.granted or 0}))
@@ -411,7 +418,8 @@ def _project_message_appended(facts: said.MessageAppended, version: int, at: int
     for id, provider in facts.calls:
         made: Row = {"call_id": ulid_bytes(id), "version": version, "provider": provider}
         changes.append(RowReplace("message_calls", made))
-    changes += [RowDelete("message_calls", (ulid_bytes(call),)) for call in facts.answers]
+    if facts.answers:
+        changes += [RowDelete("message_calls", (ulid_bytes(call),)) for call in facts.answers]
     return changes
 
 

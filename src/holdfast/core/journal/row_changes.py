@@ -7,6 +7,7 @@ with the rows that a backend stored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.journal.tables import TABLES
@@ -14,6 +15,9 @@ from holdfast.records.batches import Row, RowChange, RowDelete, RowIncrement, Ro
 
 StreamNumbers = tuple[int, int]
 """Tenant and stream, as the backend's numbers."""
+RowKey = tuple[Any, ...]
+ROW_CHANGES = (RowInsert, RowReplace)
+"""The changes that give a whole row. Not a union, which would be made anew each time that it is asked for."""
 
 
 class RowChangeSet:
@@ -24,10 +28,7 @@ class RowChangeSet:
 
     def add(self, place: StreamNumbers, change: RowChange) -> None:
         """Add a change, which happens after all earlier ones."""
-        table = TABLES[change.table]
-        key = (
-            tuple(change.row[name] for name in table.key) if isinstance(change, RowInsert | RowReplace) else change.key
-        )
+        table, key = TABLES[change.table], _row_key(change)
         row = (place[0], *key, place[1]) if table.per_stream else (place[0], *key)
         pending = self._pending[change.table]
         before = pending.get(row)
@@ -38,8 +39,27 @@ class RowChangeSet:
         return list(self._pending[table].values())
 
 
+def coalesce_changes(changes: Sequence[RowChange]) -> list[RowChange]:
+    """Return at most one change for each row of one stream, table by table."""
+    pending: dict[str, dict[RowKey, RowChange]] = {}
+    for change in changes:
+        rows, key = pending.setdefault(change.table, {}), _row_key(change)
+        before = rows.get(key)
+        rows[key] = change if before is None else merge_changes(before, change)
+    return [change for rows in pending.values() for change in rows.values()]
+
+
+def _row_key(change: RowChange) -> RowKey:
+    if isinstance(change, ROW_CHANGES):
+        key = TABLES[change.table].key
+        return (change.row[key[0]],) if len(key) == 1 else tuple([change.row[name] for name in key])
+    return change.key
+
+
 def merge_changes(first: RowChange, then: RowChange) -> RowChange:
     """Merge two successive changes of the same row into one."""
+    if isinstance(first, RowUpdate) and isinstance(then, RowUpdate) and not first.amounts and not then.amounts:
+        return RowUpdate(first.table, first.key, {**first.values, **then.values})
     if isinstance(then, RowDelete | RowReplace):
         return then
     if isinstance(then, RowInsert):
@@ -71,9 +91,6 @@ def _start_row(bump: RowIncrement) -> Row:
 
 def _sum_amounts(first: dict[str, int], then: dict[str, int]) -> dict[str, int]:
     return {name: first.get(name, 0) + then.get(name, 0) for name in first | then}
-
-
-RowKey = tuple[Any, ...]
 
 
 class ShadowRows:

@@ -77,24 +77,30 @@ def append_messages(thread: ThreadState, version: int, entries: Sequence[Message
     for entry in entries:
         version += 1
         position += 1
-        found = []
-        for answer in entry.answers:
-            found.append(_find_call(waiting, answer))
-            del waiting[found[-1].id]
-        answers = tuple([call.id for call in found])
-        facts = replace(
-            entry.facts,
-            position=position,
-            # A call from a shared parent thread has no position in this stream: its result begins a round here.
-            round=found[0].version if found and found[0].version > 0 else None,
-            before=before,
-            answers=answers,
-            failed=tuple([id for id, answer in zip(answers, entry.answers, strict=True) if answer.failed]),
-        )
+        facts = replace(entry.facts, position=position, before=before)
+        if entry.answers:
+            facts = _answer_calls(waiting, facts, entry.answers)
         drafts.append(Draft(type="message.appended", facts=facts, content=entry.content))
         before = None
-        waiting.update({id: CallRef(id, version, provider) for id, provider in facts.calls})
+        for id, provider in facts.calls:
+            waiting[id] = CallRef(id, version, provider)
     return drafts
+
+
+def _answer_calls(waiting: dict[str, CallRef], facts: MessageAppended, given: Sequence[CallAnswer]) -> MessageAppended:
+    """Return the facts of a message with the calls that it answers; these do not wait any more."""
+    found = []
+    for answer in given:
+        found.append(_find_call(waiting, answer))
+        del waiting[found[-1].id]
+    answers = tuple([call.id for call in found])
+    return replace(
+        facts,
+        # A call from a shared parent thread has no position in this stream: its result begins a round here.
+        round=found[0].version if found[0].version > 0 else None,
+        answers=answers,
+        failed=tuple([id for id, answer in zip(answers, given, strict=True) if answer.failed]),
+    )
 
 
 def _find_call(waiting: dict[str, CallRef], answer: CallAnswer) -> CallRef:

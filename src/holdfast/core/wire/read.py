@@ -16,7 +16,7 @@ has the reason in `metadata["finish"]`: `length`, `max_tokens`, `max_output_toke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -43,23 +43,42 @@ _NORMAL_FINISHES = ("stop", "tool_calls", "function_call", "end_turn", "tool_use
 
 def read_input(item: Any, *, partial: bool = False) -> list[Message]:
     """Return the messages in an item; raise InvalidMessage if it is not a message."""
-    messages: list[Message] = []
     if isinstance(item, str | Message):
         messages = _read_item(item, ReadNotes(strict=True, partial=partial))
     else:
         given = list(item) if isinstance(item, list | tuple) else [item]
-        for each in given:
-            plain_data.check_lengths(each)
-        shapes = [_classify_item(each) for each in given]
-        # Plain messages look the same in every format: they are items of Responses only beside other such items.
-        taken = ("item", "plain") if "item" in shapes else ("item",)
-        for together, run in groupby(zip([shape in taken for shape in shapes], given, strict=True), itemgetter(0)):
-            notes, items = ReadNotes(strict=True, partial=partial), [each for _, each in run]
-            if together:
-                messages += openai_responses.read_items(items, notes)
-            else:
-                messages += [message for each in items for message in _read_item(each, notes)]
+        simple = _read_simple(given)
+        messages = _read_list(given, partial=partial) if simple is None else simple
     return _mark_partial(messages) if partial else messages
+
+
+def _read_simple(items: Sequence[Any]) -> list[Message] | None:
+    """Return the messages of dicts that hold a role and text, as most lists do; None if there is anything else."""
+    messages = []
+    for item in items:
+        if not _is_simple(item):
+            return None
+        text = item["content"]
+        if "\0" in text or not (text.isascii() or plain_data.is_unicode(text)):
+            return None
+        messages.append(Message(role=item["role"], content=text))
+    return messages
+
+
+def _read_list(given: list[Any], *, partial: bool) -> list[Message]:
+    messages: list[Message] = []
+    for each in given:
+        plain_data.check_lengths(each)
+    shapes = [_classify_item(each) for each in given]
+    # Plain messages look the same in every format: they are items of Responses only beside other such items.
+    taken = ("item", "plain") if "item" in shapes else ("item",)
+    for together, run in groupby(zip([shape in taken for shape in shapes], given, strict=True), itemgetter(0)):
+        notes, items = ReadNotes(strict=True, partial=partial), [each for _, each in run]
+        if together:
+            messages += openai_responses.read_items(items, notes)
+        else:
+            messages += [message for each in items for message in _read_item(each, notes)]
+    return messages
 
 
 def _read_item(item: Any, notes: ReadNotes) -> list[Message]:

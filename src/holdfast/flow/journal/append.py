@@ -8,6 +8,7 @@ the state is reloaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -41,6 +42,9 @@ from holdfast.version import __version__
 
 DECISION_ATTEMPTS = 5
 APPEND_ATTEMPTS = 3
+
+_read_type = attrgetter("type")
+_read_facts = attrgetter("type", "facts_record")
 
 States = Mapping[str, StreamState]
 Drafts = Mapping[str, Sequence[Draft]]
@@ -138,10 +142,11 @@ class _Decision(msgspec.Struct):
         """Return what was written, a result if there is nothing to write, or None to try again."""
         env, first, key, fresh = self.env, self.streams[0], self.key, self.fresh
         states = {stream: load_state(env, stream, fresh=fresh) for stream in self.streams}
-        more = () if self.needs is None else tuple([name for name in self.needs(states) if name not in self.streams])
-        if more:
-            self.streams += more
-            return None
+        if self.needs is not None and (wanted := self.needs(states)):
+            more = tuple([name for name in wanted if name not in self.streams])
+            if more:
+                self.streams += more
+                return None
         try:
             writes = _plan_writes(env, self.decide(states), states, first, key)
         except HoldfastError:
@@ -235,7 +240,7 @@ def _plan_writes(env: Env, drafts: Drafts, states: States, first: str, key: str 
         epoch = 0
         if events[0].type == LEASE_TAKEN:
             epoch = state.epoch
-        elif any(event.type in OWNER_TYPES for event in events):
+        elif not OWNER_TYPES.isdisjoint(map(_read_type, events)):
             epoch = env.leases.epoch(env.tenant, stream, state)
         writes.append(
             StreamWrite(
@@ -255,16 +260,12 @@ def _build_result(env: Env, batch: Batch, appended: AppendResult, first: str, ke
         if not any(part.events[0].id == stored[0].id for part in batch.parts):
             return _build_repeated_result(appended, [decode_event(event) for event in stored])
         # The key stands for this very batch, appended before its outcome was reported as unknown.
-    names = [part.stream for part in batch.parts]
-    place = names.index(first) if first in names else 0
-    events = batch.parts[place].events
-    return ChangeResult(
-        appended=appended,
-        facts=tuple([(event.type, event.facts_record) for event in events]),
-        version=appended.parts[place].first,
-        at=events[0].at,
-        events=events,
-    )
+    part, placed = batch.parts[0], appended.parts[0]
+    for other, there in zip(batch.parts, appended.parts, strict=True):
+        if other.stream == first:
+            part, placed = other, there
+    facts = tuple(map(_read_facts, part.events))
+    return ChangeResult(appended=appended, facts=facts, version=placed.first, at=part.events[0].at, events=part.events)
 
 
 def _build_repeated_result(appended: AppendResult, events: list[Event]) -> ChangeResult:
@@ -291,6 +292,8 @@ def _find_earlier_result(
 
 def _notify_observers(env: Env, batch: Batch, appended: AppendResult) -> None:
     """Notify the callbacks that listen for the committed events, as stored."""
+    if not env.observers:
+        return
     for part, placed in zip(batch.parts, appended.parts, strict=True):
         wanted = [env.observers.list_callbacks(env.tenant, event.type) for event in part.events]
         if any(wanted):

@@ -45,6 +45,9 @@ class EventCallbacks:
 
         return undo
 
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
     def list_callbacks(self, tenant: str, type_name: str) -> list[Callback]:
         """Return the callbacks that want events of this type."""
         return [

@@ -121,8 +121,11 @@ def append_to_thread(
         return decode_messages(env, events, pins), True
     # Built from the prepared messages, without reading them back.
     start = len(changed.facts) - len(messages)
-    facts = [facts for _, facts in changed.facts[start:]]
-    ids = [ulid_text(event.id) for event in changed.events[start:] if isinstance(event, SealedEvent)]
+    facts, ids = [], []
+    for event in changed.events[start:]:
+        assert isinstance(event, SealedEvent), "what this call appended is not read back"
+        facts.append(event.facts_record)
+        ids.append(ulid_text(event.id))
     return build_stored_messages(stream, prepared, facts, ids, changed.version + start, changed.at), False
 
 
@@ -183,14 +186,19 @@ def build_stored_messages(
 ) -> list[Message]:
     """Return prepared messages as they are stored from `version` on, with their facts and ids filled in."""
     found = []
-    for message, facts, id in zip(prepared.messages, appended, ids, strict=True):
-        calls = zip(message.tool_calls, facts.calls, strict=True)
-        results = zip(message.tool_results, facts.answers, strict=True)
+    for given, facts, id in zip(prepared.messages, appended, ids, strict=True):
+        message = given
+        if facts.calls or facts.answers:
+            calls = zip(given.tool_calls, facts.calls, strict=True)
+            results = zip(given.tool_results, facts.answers, strict=True)
+            message = replace(
+                given,
+                tool_calls=tuple([replace(call, id=own) for call, (own, _) in calls]),
+                tool_results=tuple([replace(result, tool_call_id=own) for result, own in results]),
+            )
         found.append(
             replace(
                 message,
-                tool_calls=tuple([replace(call, id=own) for call, (own, _) in calls]),
-                tool_results=tuple([replace(result, tool_call_id=own) for result, own in results]),
                 id=id,
                 stream=stream,
                 version=version,
@@ -259,18 +267,14 @@ class MessagePreparer(msgspec.Struct):
         settings = self.env.settings
         if policy is None:
             policy = "pinned" if message.pinned else message.policy
-        if not all(isinstance(one.result, str) for one in message.tool_results):
+        if message.tool_results and not all(isinstance(one.result, str) for one in message.tool_results):
             plain = [replace(one, result=_to_plain(one.result)) for one in message.tool_results]
             message = replace(message, tool_results=tuple(plain))
         if message.usage is not None:
             message = replace(message, usage=add_cost(self.env, message.usage, message.model))
         if self.env.redact is not None:
             message = redact.redact_message(self.env.redact, message)
-        # Count the characters of all text: close enough to bytes to refuse what is far too large.
-        texts: list[Any] = [message.content, *(one.result for one in message.tool_results)]
-        texts += [part.get("text") for part in message.content] if isinstance(message.content, list) else []
-        texts += [text for call in message.tool_calls for text in (call.arguments, call.name)]
-        size, most = sum(len(text) for text in texts if isinstance(text, str)), settings.inline_text_bytes
+        size, most = _count_characters(message), settings.inline_text_bytes
         if size > settings.message_bytes:
             raise TooLarge(
                 f"The message has about {size:,} bytes of text; {settings.message_bytes:,} are allowed. "
@@ -280,7 +284,7 @@ class MessagePreparer(msgspec.Struct):
         self.most = min(SMALL_TEXT_BYTES, most) if size > most else most
         named: list[str] = []
         tokens = message_tokens(message, self.tokenizer.count, self.framing)
-        if any(isinstance(one.result, list) for one in message.tool_results):
+        if message.tool_results and any(isinstance(one.result, list) for one in message.tool_results):
             message = self._place_result_parts(message, named)
         stored, large = message, dict[int, str]()
         if isinstance(message.content, list) or size * 6 > self.most:  # As JSON, a character may take six bytes.
@@ -290,10 +294,10 @@ class MessagePreparer(msgspec.Struct):
                 if isinstance(one.result, str) and self._is_large(one.result):
                     large[index] = self._place(_utf8(one.result), named)
         calls = self._number_calls(message) if message.tool_calls else ()
-        answers = [
-            CallAnswer(self.given.get(one.tool_call_id, one.tool_call_id), shorten_id(one.provider_id), one.is_error)
-            for one in message.tool_results
-        ]
+        answers = []
+        for one in message.tool_results:
+            id = self.given.get(one.tool_call_id, one.tool_call_id)
+            answers.append(CallAnswer(id, shorten_id(one.provider_id), one.is_error))
         if policy is not None:
             priority_of(policy)  # It refuses an unknown policy.
         facts = MessageAppended(
@@ -373,6 +377,17 @@ class MessagePreparer(msgspec.Struct):
     def _is_large(self, text: str) -> bool:
         """Return True if a text must be an artifact. Measured as JSON, where a character may take six bytes."""
         return len(text) * 6 > self.most and len(msgspec.json.encode(text)) > self.most
+
+
+def _count_characters(message: Message) -> int:
+    """Count the characters of all text: close enough to bytes to refuse what is far too large."""
+    content = message.content
+    if isinstance(content, str) and not message.tool_calls and not message.tool_results:
+        return len(content)
+    texts: list[Any] = [content, *(one.result for one in message.tool_results)]
+    texts += [part.get("text") for part in content] if isinstance(content, list) else []
+    texts += [text for call in message.tool_calls for text in (call.arguments, call.name)]
+    return sum(len(text) for text in texts if isinstance(text, str))
 
 
 def _utf8(text: str) -> bytes:

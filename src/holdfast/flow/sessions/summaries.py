@@ -137,7 +137,7 @@ def list_keys(env: Env, scope: str, page: EntryPageQuery) -> list[str]:
     keys: list[str] = []
     while True:
         stored = require(env.journal, STATE).entries(env.tenant, scope, page)
-        found = [decode_facts(one.type, one.schema, one.facts).key for one in stored]
+        found = [decode_facts("state.written", one.schema, one.facts).key for one in stored]
         keys += found
         if len(found) < page.limit:
             return keys

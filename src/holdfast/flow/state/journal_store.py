@@ -6,6 +6,7 @@ its event, so it only grows and is never reused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +24,7 @@ from holdfast.records.catalogue import CATALOGUE
 from holdfast.records.entries import (
     Edge,
     EdgeQuery,
+    EntryEvent,
     EntryMatch,
     EntryPageQuery,
     EntrySearchQuery,
@@ -171,7 +173,7 @@ class JournalStore:
         return encode(before) == encode(wanted.value)
 
     def page(self, scope: str, page: EntryPageQuery) -> list[tuple[str, StoredEntry]]:
-        return [decode_entry(event) for event in self._entries.entries(self._env.tenant, scope, page)]
+        return decode_entries(self._entries.entries(self._env.tenant, scope, page))
 
     def search(self, scope: str, wanted: EntrySearchQuery) -> list[EntryMatch]:
         """Return the raw scores of matching entries; the caller ranks them."""
@@ -246,7 +248,8 @@ def _revision(event: Event) -> Revision:
 
 
 _VALUE_ALONE = b'{"value":'
-_SCHEMA = CATALOGUE["state.written"].schema
+_WRITTEN = "state.written"
+_SCHEMA = CATALOGUE[_WRITTEN].schema
 
 
 class _RawValue(msgspec.Struct, frozen=True):
@@ -295,23 +298,32 @@ def _edge_facts(edge: Edge) -> dict[str, Any]:
     return {name: getattr(edge, name) for name in ("source", "kind", "target", "target_scope")}
 
 
-def decode_entry(event: StoredEvent) -> tuple[str, StoredEntry]:
+def decode_entry(event: StoredEvent | EntryEvent) -> tuple[str, StoredEntry]:
     """Return the key and the entry that an event holds."""
-    current = event.schema == _SCHEMA  # A page has many entries, and nearly all are of the schema of today.
-    facts = decode(event.facts, StateWritten) if current else decode_facts(event.type, event.schema, event.facts)
-    content = read_content(event)
-    assert content is not None, "an entry whose value was erased is not read"
-    # The canonical form of a value alone is the value between two known pieces.
-    alone = content.startswith(_VALUE_ALONE)
-    return facts.key, StoredEntry(
-        value=content[len(_VALUE_ALONE) : -1] if alone else bytes(decode(content, _RawValue).value),
-        version=event.version,
-        written_at=event.at,
-        expires_at=facts.expires_at,
-        tier=facts.tier,
-        lifetime=facts.lifetime,
-        content_kind=facts.content_kind,
-        salience=facts.salience,
-        schema=facts.value_schema,
-        applied=() if facts.effect is None else (facts.effect,),
-    )
+    return decode_entries((event,))[0]
+
+
+def decode_entries(events: Sequence[StoredEvent | EntryEvent]) -> list[tuple[str, StoredEntry]]:
+    """Return the keys and the entries that events hold."""
+    found = []
+    for event in events:
+        current = event.schema == _SCHEMA  # A page has many entries, and nearly all are of the schema of today.
+        facts = decode(event.facts, StateWritten) if current else decode_facts(_WRITTEN, event.schema, event.facts)
+        content = read_content(event)
+        assert content is not None, "an entry whose value was erased is not read"
+        # The canonical form of a value alone is the value between two known pieces.
+        alone = content.startswith(_VALUE_ALONE)
+        entry = StoredEntry(
+            value=content[len(_VALUE_ALONE) : -1] if alone else bytes(decode(content, _RawValue).value),
+            version=event.version,
+            written_at=event.at,
+            expires_at=facts.expires_at,
+            tier=facts.tier,
+            lifetime=facts.lifetime,
+            content_kind=facts.content_kind,
+            salience=facts.salience,
+            schema=facts.value_schema,
+            applied=() if facts.effect is None else (facts.effect,),
+        )
+        found.append((facts.key, entry))
+    return found

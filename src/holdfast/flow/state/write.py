@@ -54,6 +54,8 @@ def write_entry(storage: Storage, scope: Address, key: str, wanted: EntryWrite) 
     rules.check_expected(wanted.expected)
     reducer = rules.check_choice("reducer", wanted.reducer)
     wanted = replace(wanted, value=to_plain(wanted.value), schema=schema_of(wanted.value))
+    if wanted.once is None and _is_plain(wanted):
+        return _write(storage, where.text, key, wanted)  # It encodes and checks the value as its first step.
     given = encode(wanted.value, storage.settings.nesting)
     if wanted.once is None:
         return _write(storage, where.text, key, wanted)
@@ -62,10 +64,15 @@ def write_entry(storage: Storage, scope: Address, key: str, wanted: EntryWrite) 
     return _run_once(earlier, partial(_write, storage, where.text, key, wanted))
 
 
+def _is_plain(wanted: EntryWrite) -> bool:
+    """Return True for a write that depends on nothing that is stored."""
+    return wanted.reducer == "overwrite" and wanted.expected is None and wanted.effect is None
+
+
 def _write(storage: Storage, scope: str, key: str, wanted: EntryWrite) -> int:
     if wanted.options.lifetime == "transient":
         return _write_transient(storage, scope, key, wanted)
-    if wanted.reducer == "overwrite" and wanted.expected is None and wanted.effect is None:
+    if _is_plain(wanted):
         entry = build_entry(storage, key, wanted.value, wanted.options, wanted.schema)
         version = storage.store.put(scope, key, entry, None, wanted.once)
         assert version is not None, "a write that expects nothing is never refused"

@@ -62,7 +62,7 @@ from holdfast.records.batches import (
     SessionQuery,
     SessionRow,
 )
-from holdfast.records.entries import Edge, EdgeQuery, EntryPageQuery
+from holdfast.records.entries import Edge, EdgeQuery, EntryEvent, EntryPageQuery
 from holdfast.records.events.envelope import SealedEvent, Source, StoredEvent
 from holdfast.records.events.sessions import MessageContent
 from holdfast.records.frames import LIVE_STATUSES, StreamState
@@ -414,11 +414,11 @@ class MemoryJournal:
     def _event_at(self, tenant: str, stream: str, version: Any) -> StoredEvent:
         return self._events[self._versions[tenant, stream, version]]
 
-    def entries(self, tenant: str, stream: str, page: EntryPageQuery) -> list[StoredEvent]:
+    def entries(self, tenant: str, stream: str, page: EntryPageQuery) -> list[EntryEvent]:
         with self._open():
             rows = tables.list_entries(self._tables, tenant, stream, page)
             found = (self._event_with_content(tenant, stream, row["version"]) for row in rows)
-            return [event for event in found if event is not None][: page.limit]
+            return [_entry_event(event) for event in found if event is not None][: page.limit]
 
     def revisions(self, tenant: str, stream: str, key: str, before: int, limit: int) -> list[StoredEvent]:
         with self._open():
@@ -669,3 +669,7 @@ def _was_in_thread(retracted: int | None, at: int) -> bool:
 def _place_events(events: Sequence[StoredEvent]) -> PartPlacement:
     first, last = events[0], events[-1]
     return PartPlacement(stream=first.stream, first=first.version, last=last.version, seq=last.seq)
+
+
+def _entry_event(event: StoredEvent) -> EntryEvent:
+    return EntryEvent(**{name: getattr(event, name) for name in EntryEvent.__struct_fields__})

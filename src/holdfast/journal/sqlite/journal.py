@@ -38,7 +38,7 @@ from holdfast.records.batches import (
     SessionQuery,
     SessionRow,
 )
-from holdfast.records.entries import Edge, EdgeQuery, EntryPageQuery
+from holdfast.records.entries import Edge, EdgeQuery, EntryEvent, EntryPageQuery
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.frames import StreamState
 from holdfast.records.reports import EventQuery, Progress, Subject
@@ -192,12 +192,12 @@ class SqliteJournal:
         rows = self._fetch("entry", tenant, stream, key)
         return event_from_row(rows[0], tenant, stream) if rows else None
 
-    def entries(self, tenant: str, stream: str, page: EntryPageQuery) -> list[StoredEvent]:
+    def entries(self, tenant: str, stream: str, page: EntryPageQuery) -> list[EntryEvent]:
         # A range instead of LIKE, which has wildcards and folds case: a key with a prefix lies before prefix + LAST.
         # A page begins behind the last key of the previous one, or at the prefix if that comes later.
         first, behind = (page.prefix, False) if page.after is None else max((page.prefix, False), (page.after, True))
         values = (tenant, stream, first, page.prefix + _LAST_CHARACTER, page.now, page.lifetime, page.limit, behind)
-        return [event_from_row(row, tenant, stream) for row in self._fetch("entries", *values)]
+        return [EntryEvent(tenant, stream, *row) for row in self._fetch("entries", *values)]
 
     def revisions(self, tenant: str, stream: str, key: str, before: int, limit: int) -> list[StoredEvent]:
         rows = self._fetch("revisions", tenant, stream, key, before, limit)

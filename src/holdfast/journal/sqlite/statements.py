@@ -40,10 +40,11 @@ def migrations() -> tuple[tuple[int, str, str], ...]:
 
 def bind_change(change: RowChange, tenant: int, stream: int, suffix: str = "") -> tuple[str, tuple[Any, ...]]:
     """Return a row change as a statement and its values. `suffix` names shadow tables during a rebuild."""
-    table, name = TABLES[change.table], change.table + suffix
-    if isinstance(change, RowInsert | RowReplace):
-        columns, new = tuple(change.row), isinstance(change, RowInsert)
-        sql = _insert_sql(name, columns) if new else _upsert_sql(name, table, columns, "excluded.{0}")
+    table, name = TABLES[change.table], change.table + suffix if suffix else change.table
+    if isinstance(change, RowInsert):
+        return _insert_sql(name, tuple(change.row)), (tenant, stream, *change.row.values())
+    if isinstance(change, RowReplace):
+        sql = _upsert_sql(name, table, tuple(change.row), "excluded.{0}")
         return sql, (tenant, stream, *change.row.values())
     if isinstance(change, RowIncrement):
         sql = _upsert_sql(name, table, (*table.key, *change.amounts), "{0} + excluded.{0}")

@@ -1,9 +1,13 @@
 """The write path: one connection, one lock, one transaction per group, one of three outcomes.
 
 Heads and keys are read after the write lock is taken, unless they are known from this connection's
-last commit and nobody has committed since. Then everything is decided in Python by the rules that all
-backends share, and written with one driver call if the same statements came before: each call releases
-the GIL, and waiting to get it back from a busy thread costs more than the statement.
+last commit. Then everything is decided in Python by the rules that all backends share, and written with
+one driver call if the same statements came before: each call releases the GIL, and waiting to get it
+back from a busy thread costs more than the statement.
+
+If everything is known and one statement writes it, that statement is the whole transaction. The lock is
+then taken after the decision: whoever committed events in between took their numbers, the unique keys
+refuse the statement, and the group is decided again under the lock.
 
 A failed commit is never retried here. Its outcome is unknown for every member of its group: the
 connection is dropped, and a caller finds out by asking again with the same key.
@@ -32,8 +36,7 @@ import msgspec
 
 from holdfast.core.journal.chain import find_key_conflict, find_refusal, key_mismatch_error, new_head, place_part
 from holdfast.core.journal.project import project_event
-from holdfast.core.journal.row_changes import RowChangeSet
-from holdfast.core.journal.tables import PROJECTIONS
+from holdfast.core.journal.row_changes import coalesce_changes
 from holdfast.errors import HoldfastError, OutcomeUnknown, Refused, Unavailable
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import artifact_row, event_row, head_from_row, read_append, stream_row, subject_digest
@@ -42,15 +45,22 @@ from holdfast.journal.text_index import INDEXED_TYPES
 from holdfast.records.batches import AppendResult, Batch, BatchPart, Head, RowChange
 from holdfast.records.batches import PartPlacement as PlacedPart
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.sqlite.bundles import Statement, StatementBundles
-from holdfast.sqlite.connection import DRIVER_ERRORS, fetch_rows, translate_error
+from holdfast.sqlite.bundles import Statement, StatementBundles, StatementRuns
+from holdfast.sqlite.connection import DRIVER_ERRORS, ROW_ERRORS, fetch_rows, translate_error
 from holdfast.sqlite.pool import SqlitePool
 
 GATHER_SHARE = 0.25
 """The share of the last commit's time for which a leader waits for more callers."""
 
+TURNS_WITH_OTHERS = 32
+"""Transactions that are not planned ahead after another process was seen to write: it will probably write again."""
+
 MIN_GATHER_SECONDS = 0.001
 """The shortest commit, in seconds, for which waiting is worthwhile."""
+
+
+UNWRITTEN = (*ROW_ERRORS, apsw.BusyError, apsw.FullError)
+"""The errors after which a statement that is a transaction by itself has certainly written nothing."""
 
 
 class GroupMember:
@@ -158,6 +168,18 @@ def settle_members(members: Sequence[GroupMember], error: type[HoldfastError]) -
             member.outcome = error()
 
 
+class WriteAttempt(msgspec.Struct):
+    """The progress of a transaction: what an error means depends on how far it came."""
+
+    ahead: KnownHeads | None = None
+    """What was known when it was planned, if one statement is the whole transaction."""
+    committing: bool = False
+
+    def is_unknown_after(self, error: BaseException) -> bool:
+        """Return True if after this error the events may have been committed."""
+        return self.committing and not isinstance(error, apsw.FullError if self.ahead is None else UNWRITTEN)
+
+
 class SqliteWriter:
     """The writer of a journal, under this process's write lock; SQLite's lock excludes other processes."""
 
@@ -173,6 +195,7 @@ class SqliteWriter:
         self._texts: dict[int, int] = {}
         self.behind: set[int] = set()
         """Tenants with so many texts of this process that are not indexed that a caller is to index them."""
+        self._others_seen = 0
 
     def commit(self, members: Sequence[GroupMember]) -> None:
         """Write a group, settle every member of it and announce the commit."""
@@ -186,41 +209,25 @@ class SqliteWriter:
             self._announce()
 
     def _attempt(self, connection: apsw.Connection, members: Sequence[GroupMember], *, alone: bool = False) -> None:
-        """Run one transaction; if the database itself refuses a row, one for each member, to find out whose it was."""
-        committing = refused = False
+        """Run one transaction; if the database itself refuses a row, run others, to find out whose it was."""
+        attempt, refused = WriteAttempt(), False
         try:
-            known = self._begin(connection, members)
-            plan = SqlitePlan(known, self._files, self._bundles)
-            answers = []
-            for member in members:
-                try:
-                    answers.append((member, plan.add(member.batch, by_id=alone)))
-                except HoldfastError as refusal:
-                    member.outcome = refusal
-            if not plan.events:
-                connection.execute("ROLLBACK")
-            else:
-                plan.write()
-                committing = True
-                connection.execute("COMMIT")
-                known.note_commit()
-                self._known = known
-                self._note_texts(plan.texts)
-            self._connections.check_files(committed=committing)
-            # Still inside the try: an interruption here leaves other members in doubt, not with a wrong answer.
-            for member, answer in answers:
-                member.outcome = answer
+            self._run(connection, members, attempt, alone=alone)
         except BaseException as error:
-            committing = committing and not isinstance(error, apsw.FullError)
-            self._connections.abandon_transaction(connection, error, committing=committing)
+            unknown = attempt.is_unknown_after(error)
+            self._connections.abandon_transaction(connection, error, committing=unknown)
             if not isinstance(error, (*DRIVER_ERRORS, HoldfastError, MemoryError)):
-                settle_members(members, OutcomeUnknown if committing else Unavailable)
+                settle_members(members, OutcomeUnknown if unknown else Unavailable)
                 raise
-            refused = not alone and not committing and isinstance(translate_error(error), Refused)
+            refused = not alone and not unknown and isinstance(translate_error(error), Refused)
             for member in members:
                 if member.outcome is None and not refused:
-                    member.outcome = translate_error(error, committing=committing)
-        if refused:
+                    member.outcome = translate_error(error, committing=unknown)
+        if refused and attempt.ahead is not None:
+            if not attempt.ahead.is_current(connection):
+                self._others_seen = TURNS_WITH_OTHERS
+            self._attempt(connection, members)  # What was known is forgotten: this time it is read under the lock.
+        elif refused:
             for member in members:
                 if member.outcome is None:
                     self._attempt(connection, [member], alone=True)
@@ -238,13 +245,80 @@ class SqliteWriter:
         """Count the texts of a tenant from none, once they are indexed."""
         self._texts.pop(tenant, None)
 
-    def _begin(self, connection: apsw.Connection, members: Sequence[GroupMember]) -> KnownHeads:
-        """Take SQLite's write lock and return the heads that the members need."""
-        known, self._known = self._known, None
+    def _run(
+        self, connection: apsw.Connection, members: Sequence[GroupMember], attempt: WriteAttempt, *, alone: bool
+    ) -> None:
+        self._prepare_bundles(connection)
+        plan = None if alone else self._plan_ahead(connection, members)
+        if plan is None:
+            plan, statement = self._plan(self._begin(connection, members), members, by_id=alone), None
+        elif (statement := plan.find_statement()) is not None:
+            attempt.ahead = plan.known
+        if statement is not None:
+            attempt.committing = True
+            connection.execute(*statement)
+        elif plan.events:
+            plan.write()
+            attempt.committing = True
+            connection.execute("COMMIT")
+        else:
+            connection.execute("ROLLBACK")
+        if attempt.committing:
+            plan.known.note_commit()
+            self._known = plan.known
+            self._note_texts(plan.texts)
+        self._connections.check_files(committed=attempt.committing)
+        # Still part of the attempt: an interruption here leaves other members in doubt, not with a wrong answer.
+        for member, answer in plan.answers:
+            member.outcome = answer
+
+    def _prepare_bundles(self, connection: apsw.Connection) -> None:
         if self._bundles is None or self._bundles.connection is not connection:
             self._bundles = StatementBundles(connection)
         if self._bundles.wanted is not None:
             self._bundles.prepare()
+
+    def _plan_ahead(self, connection: apsw.Connection, members: Sequence[GroupMember]) -> SqlitePlan | None:
+        """Return a plan made of what is known, before SQLite's write lock is taken; None if something must be read.
+
+        What is known may be out of date. If one statement writes the plan, it is refused then: whoever committed events
+        took their numbers or their keys. Else the lock is taken here, and a plan that may be out of date is given up.
+        """
+        known = self._known
+        if self._others_seen:
+            self._others_seen -= 1
+            return None
+        if known is None or not known.covers(connection, [member.batch for member in members]):
+            return None
+        self._known = None
+        try:
+            plan = self._plan(known, members, ahead=True)
+        except HoldfastError:
+            return None  # A refusal counts only if it was decided under the lock.
+        if plan.find_statement() is None:
+            connection.execute("BEGIN IMMEDIATE")
+            if not known.is_current(connection):
+                connection.execute("ROLLBACK")
+                return None
+        return plan
+
+    def _plan(
+        self, known: KnownHeads, members: Sequence[GroupMember], *, by_id: bool = False, ahead: bool = False
+    ) -> SqlitePlan:
+        """Return the plan of a group. A member that is refused has its outcome, or ends a plan that is made ahead."""
+        plan = SqlitePlan(known, self._files, self._bundles)
+        for member in members:
+            try:
+                plan.answers.append((member, plan.add(member.batch, by_id=by_id)))
+            except HoldfastError as refusal:
+                if ahead:
+                    raise
+                member.outcome = refusal
+        return plan
+
+    def _begin(self, connection: apsw.Connection, members: Sequence[GroupMember]) -> KnownHeads:
+        """Take SQLite's write lock and return the heads that the members need."""
+        known, self._known = self._known, None
         connection.execute("BEGIN IMMEDIATE")
         if known is None or not known.is_current(connection):
             known = KnownHeads(connection)
@@ -278,8 +352,23 @@ class KnownHeads:
         self.next_seq = self.next_stream = 0
 
     def is_current(self, connection: apsw.Connection) -> bool:
-        """Return True if nobody has committed since `note_commit`; asked within a transaction."""
+        """Return True if nobody has committed since `note_commit`: for certain only within a transaction."""
         return connection is self.connection and connection.data_version() == self._version
+
+    def covers(self, connection: apsw.Connection, batches: Sequence[Batch]) -> bool:
+        """Return True if these batches can be planned without reading, as far as this connection has seen.
+
+        Their keys are taken to be new: the unique index of keys refuses a statement with one that is not.
+        """
+        if not self.is_current(connection):
+            return False
+        for batch in batches:
+            if batch.artifacts:  # Their files are looked for under the lock.
+                return False
+            for part in batch.parts:
+                if (batch.tenant, part.stream) not in self.heads:
+                    return False
+        return True
 
     def note_commit(self) -> None:
         """Keep what is known for the next transaction."""
@@ -317,8 +406,10 @@ class SqlitePlan:
     """The writes of one transaction, built up member by member; what it changes becomes known."""
 
     def __init__(self, known: KnownHeads, files: ArtifactFiles, bundles: StatementBundles | None = None) -> None:
-        self._known = known
+        self.known = known
+        self.answers: list[tuple[GroupMember, AppendResult]] = []
         self._bundles = bundles or StatementBundles(known.connection)
+        self._calls: list[StatementRuns] | None = None
         self._connection = known.connection
         self._files = files
         self._written: dict[tuple[str, str, str], list[StoredEvent]] = {}
@@ -348,8 +439,8 @@ class SqlitePlan:
         placed: list[PlacedPart] = []
         written: list[tuple[BatchPart, Head, list[StoredEvent]]] = []
         statements: list[Statement] = []
-        seq = self._known.next_seq
-        tenant = self._known.tenants[batch.tenant] or self._new_tenant(batch.tenant)
+        seq = self.known.next_seq
+        tenant = self.known.tenants[batch.tenant] or self._new_tenant(batch.tenant)
         for part in batch.parts:
             head = heads[part.stream]
             events, after = place_part(batch, part, head, seq, lambda name: self._pseudonym(tenant, name))
@@ -360,17 +451,19 @@ class SqlitePlan:
             statements += _projection_statements(tenant, head.id, part, events)
         # Nothing below can fail: the plan changes as a whole.
         self._changes += statements
-        self._first += [(queries()["put_artifact"], artifact_row(artifact, tenant)) for artifact in batch.artifacts]
+        if batch.artifacts:
+            put = queries()["put_artifact"]
+            self._first += [(put, artifact_row(artifact, tenant)) for artifact in batch.artifacts]
         for part, head, events in written:
             self._note_part(batch.tenant, tenant, part, head, events)
-        self._known.next_seq = seq
+        self.known.next_seq = seq
         return AppendResult(parts=tuple(placed))
 
     def _admit(self, batch: Batch) -> dict[str, Head]:
         heads: dict[str, Head] = {}
-        fresh = self._known.next_stream
+        fresh = self.known.next_stream
         for part in batch.parts:
-            head = self._known.heads.get((batch.tenant, part.stream))
+            head = self.known.heads.get((batch.tenant, part.stream))
             if head is None:
                 head = new_head(batch.tenant, part.stream, fresh)
                 fresh += 1
@@ -388,9 +481,9 @@ class SqlitePlan:
 
     def _note_part(self, tenant_name: str, tenant: int, part: BatchPart, head: Head, events: list[StoredEvent]) -> None:
         place = (tenant_name, part.stream)
-        self._dirty.setdefault(place, place not in self._known.heads)
-        self._known.heads[place] = head
-        self._known.next_stream = max(self._known.next_stream, head.id + 1)
+        self._dirty.setdefault(place, place not in self.known.heads)
+        self.known.heads[place] = head
+        self.known.next_stream = max(self.known.next_stream, head.id + 1)
         insert = queries()["insert_event"]
         self.events += [(insert, event_row(event, tenant, head.id)) for event in events]
         if part.key is not None:
@@ -421,73 +514,88 @@ class SqlitePlan:
             pending = self._written.get((tenant, part.stream, part.key))
             if pending is not None:
                 return pending
-            version = self._known.keys.get((tenant, part.stream, part.key))
+            version = self.known.keys.get((tenant, part.stream, part.key))
         elif by_id:
             version = self._find_version(tenant, part)
         else:
             return []
         if version is None:
             return []
-        head = self._known.heads[tenant, part.stream]
-        return read_append(self._connection, (tenant, self._known.tenants[tenant]), (part.stream, head.id), version)
+        head = self.known.heads[tenant, part.stream]
+        return read_append(self._connection, (tenant, self.known.tenants[tenant]), (part.stream, head.id), version)
 
     def _find_version(self, tenant: str, part: BatchPart) -> int | None:
-        head = self._known.heads.get((tenant, part.stream))
+        head = self.known.heads.get((tenant, part.stream))
         if head is None:
             return None
-        values = (self._known.tenants[tenant], part.events[0].id)
+        values = (self.known.tenants[tenant], part.events[0].id)
         row = self._connection.execute(queries()["event_by_id"], values).fetchone()
         return row[1] if row is not None and row[0] == head.id else None
 
     def _new_tenant(self, name: str) -> int:
         ids = [id for _, id in fetch_rows(self._connection, queries()["tenant_ids"])]
-        fresh: int = max([0, *ids, *(id for id in self._known.tenants.values() if id is not None)]) + 1
-        self._known.tenants[name] = fresh
+        fresh: int = max([0, *ids, *(id for id in self.known.tenants.values() if id is not None)]) + 1
+        self.known.tenants[name] = fresh
         self._first.append((queries()["insert_tenant"], (fresh, name)))
         return fresh
 
     def _pseudonym(self, tenant: int, name: str) -> int:
-        known = self._known.subjects.get((tenant, name))
+        known = self.known.subjects.get((tenant, name))
         if known is None:
             names = _JSON.encode([name]).decode()
             ((_, known),) = fetch_rows(self._connection, queries()["find_subjects"], (names, tenant))
             if known is None:
                 known = self._new_subject(tenant, name)
-            self._known.subjects[tenant, name] = known
+            self.known.subjects[tenant, name] = known
         return known
 
     def _new_subject(self, tenant: int, name: str) -> int:
         ((fresh,),) = fetch_rows(self._connection, queries()["next_subject"], (tenant,))
-        fresh = max([fresh, *(id + 1 for (owner, _), id in self._known.subjects.items() if owner == tenant)])
-        digest = subject_digest(self._known.secret, name)
+        fresh = max([fresh, *(id + 1 for (owner, _), id in self.known.subjects.items() if owner == tenant)])
+        digest = subject_digest(self.known.secret, name)
         self._first.append((queries()["insert_subject"], (tenant, fresh, name, digest)))
         return int(fresh)
+
+    def find_statement(self) -> Statement | None:
+        """Return the one statement that writes everything, if there is one."""
+        calls = self._group_calls()
+        if self._first or len(calls) != 1 or len(calls[0][1]) != 1:
+            return None
+        ((sql, (values,)),) = calls
+        return sql, values
 
     def write(self) -> None:
         """Write everything but the commit."""
         for sql, values in self._first:
             self._connection.execute(sql, values)
+        for sql, runs in self._group_calls():
+            self._connection.executemany(sql, runs)
+
+    def _group_calls(self) -> list[StatementRuns]:
+        if self._calls is None:
+            self._calls = self._bundles.group(self._list_statements())
+        return self._calls
+
+    def _list_statements(self) -> list[Statement]:
         fresh, moved = [], []
         for (tenant, name), is_new in self._dirty.items():
-            head = self._known.heads[tenant, name]
+            head = self.known.heads[tenant, name]
             if is_new:
-                fresh.append((queries()["insert_stream"], stream_row(self._known.tenants[tenant], head)))
+                fresh.append((queries()["insert_stream"], stream_row(self.known.tenants[tenant], head)))
             else:
                 owner = (head.epoch, head.holder, head.lease_ms, head.closed)
-                place = (self._known.tenants[tenant], head.id)
+                place = (self.known.tenants[tenant], head.id)
                 moved.append((queries()["update_stream"], (head.version, head.hash, *owner, *place)))
-        for sql, runs in self._bundles.group([*fresh, *self.events, *self._changes, *moved]):
-            self._connection.executemany(sql, runs)
+        return [*fresh, *self.events, *self._changes, *moved]
 
 
 def _projection_statements(tenant: int, stream: int, part: BatchPart, events: Sequence[StoredEvent]) -> list[Statement]:
     changes: list[RowChange] = []
+    messages = 0
     for event, sealed in zip(events, part.events, strict=True):
         changes += project_event(event.type, sealed.facts_record, event.version, event.at)
-    if len(events) > 1 and all(event.type == MESSAGE_APPENDED for event in events):
+        messages += event.type == MESSAGE_APPENDED
+    if messages == len(events) > 1:
         # Many messages at once: one change for each row, so that their thread is updated once.
-        coalesced = RowChangeSet()
-        for change in changes:
-            coalesced.add((tenant, stream), change)
-        changes = [change for table in PROJECTIONS for _, change in coalesced.changes(table.name)]
+        changes = coalesce_changes(changes)
     return [bind_change(change, tenant, stream) for change in changes]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.journal.codec import decode, decode_event
+from holdfast.core.journal.codec import decode, decode_event, decode_facts
 from holdfast.core.search.documents import TextSearch
 from holdfast.core.search.words import query_terms
 from holdfast.flow.journal import artifacts
@@ -42,7 +42,7 @@ def _write_random_state(writer: Writer, seed: int, steps: int = 150, scope: str 
 
 def _list_entries(journal: Journal, now: int = NOW_MS, **page: Any) -> list[tuple[str, int]]:
     found = require(journal, STATE).entries("default", SCOPE, EntryPageQuery(now=now, **page))
-    return [(decode_event(event).facts.key, event.version) for event in found]
+    return [(decode_facts("state.written", event.schema, event.facts).key, event.version) for event in found]
 
 
 class StateContract(JournalFixtures):

@@ -376,7 +376,7 @@ CROSS JOIN events AS e ON e.tenant = p.tenant AND e.stream = p.stream AND e.vers
 WHERE s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name = ?2 AND e.content IS NOT NULL
 
 -- name: entries
-SELECT e.* FROM streams AS s
+SELECT e.version, e.timestamp, e.schema, e.facts, e.content, e.salt, e.digest FROM streams AS s
 CROSS JOIN state AS p ON p.tenant = s.tenant AND p.stream = s.id AND p.key >= ?3 AND p.key < ?4
 CROSS JOIN events AS e ON e.tenant = p.tenant AND e.stream = p.stream AND e.version = p.version
 WHERE s.tenant = (SELECT id FROM tenants WHERE name = ?1) AND s.name = ?2 AND e.content IS NOT NULL
