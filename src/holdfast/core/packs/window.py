@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from holdfast.core.packs.rounds import OUTPUTS_ONLY, RoundForm, ThreadRounds
+from holdfast.core.packs.runs import RoundRun
 from holdfast.core.packs.segments import ItemForm, ItemForms, PackItem
 from holdfast.records.packs import LEVELS, CompactionLevel, Decision, Segment
 from holdfast.records.settings import Settings
@@ -108,6 +109,8 @@ class PackSources(msgspec.Struct, frozen=True, kw_only=True):
     forms: ItemForms
     marker: Segment
     """The marker for earlier messages that are not shown, at its longest."""
+    runs: Mapping[CompactionLevel, RoundRun] = {}
+    """Runs of an earlier pack over the oldest of these rounds."""
     summarise: Callable[[int, int], Segment | None] = lambda first, room: None
     """A function that summarises the messages before a window's first round, in at most so many tokens."""
     fixed_parts: Callable[[], Sequence[RequiredPart]] = tuple
@@ -126,6 +129,8 @@ class FitResult(msgspec.Struct, frozen=True, kw_only=True):
     """The first round of the window; rounds shown before it are pinned, or questions that the turn answers."""
     items: tuple[ItemForm, ...]
     decisions: tuple[Decision, ...]
+    run: RoundRun | None = None
+    """The rounds before these, if all of the conversation is shown."""
 
 
 class OlderRounds(msgspec.Struct, frozen=True, kw_only=True):

@@ -179,7 +179,7 @@ def _pack_drafts(
 
 def _pack_facts(env: Env, packed: AssembledPack, digest: str, pack: str, call: str, frame: str | None) -> ContextPacked:
     summary = packed.token_summary
-    manifest = list_pieces(packed.segments, packed.follows)
+    manifest = _list_pieces(packed)
     stream, start = packed.window_start or (None, None)
     return ContextPacked(
         pack=pack,
@@ -217,6 +217,19 @@ def _pack_facts(env: Env, packed: AssembledPack, digest: str, pack: str, call: s
             dict.fromkeys(piece.artifact for piece in manifest if piece.artifact is not None and is_copy(piece))
         ),
     )
+
+
+def _list_pieces(packed: AssembledPack) -> tuple[PackedPiece, ...]:
+    """List the pieces of a pack; those of the segments that the last journaled pack began with are known."""
+    hints, segments = packed.hints, packed.segments
+    known, pieces = ((), ()) if hints is None else hints.pieces
+    if not pieces or segments[: len(known)] != known:
+        known, pieces = (), ()
+    steady = segments[: packed.stable]
+    pieces = list_pieces(steady[len(known) :], packed.follows, pieces)
+    if hints is not None:
+        hints.pieces = (steady, pieces)
+    return list_pieces(segments[packed.stable :], packed.follows, pieces)
 
 
 def is_copy(piece: PackedPiece) -> bool:
