@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from holdfast.core.journal.codec import encode
 from holdfast.core.packs.fences import unfence_text
 from holdfast.core.packs.segments import EARLIER_ID, ItemForm
+from holdfast.core.wire.growth import begins_with
 from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.messages import Message
 from holdfast.records.packs import AssembledPack, Decision, Origin, RetrievedEvidence, Segment
@@ -29,7 +30,6 @@ class Successors(Protocol):
     """The message directly after each one of a thread, by stream and version."""
 
     def get(self, place: tuple[str, int], /) -> tuple[str, int] | None: ...
-
 
 
 RENDERER_VERSION = 1
@@ -173,8 +173,8 @@ def split_messages(packed: AssembledPack) -> tuple[tuple[Message, ...], tuple[Me
     """Return the messages that the next pack begins with as well, unless its window moves, and those after them."""
     run, at = (None, 0) if packed.hints is None else (packed.hints.run, packed.hints.run_at)
     if run is None or not run.segments:
-        steady, fetched = packed.segments[: packed.stable], packed.segments[packed.stable :]
-        return tuple(_flatten(steady)), tuple(_flatten(fetched))
+        end = packed.stable
+        return tuple(_flatten(packed.segments[:end])), tuple(_flatten(packed.segments[end:]))
     behind = at + len(run.segments)
     end = max(packed.stable, behind)
     steady = (*_flatten(packed.segments[:at]), *run.messages, *_flatten(packed.segments[behind:end]))
@@ -185,12 +185,13 @@ def _flatten(segments: Sequence[Segment]) -> list[Message]:
     return [message for segment in segments for message in segment.messages]
 
 
-def begins_with(messages: Sequence[Message], known: Sequence[Message]) -> bool:
-    """Return True if messages begin with known ones; mostly they are the same objects, so that it costs next to nothing.
-
-    Both are tuples, or both are lists.
-    """
-    return messages[: len(known)] == known
+def count_stable(packed: AssembledPack) -> int:
+    """Return the number of messages before the content that was fetched for this call only."""
+    run, at = (None, 0) if packed.hints is None else (packed.hints.run, packed.hints.run_at)
+    if run is None or packed.stable < at + len(run.segments):
+        return len(_flatten(packed.segments[: packed.stable]))
+    behind = packed.segments[at + len(run.segments) : packed.stable]
+    return len(_flatten(packed.segments[:at])) + len(run.messages) + len(_flatten(behind))
 
 
 class DigestHint(msgspec.Struct, frozen=True):

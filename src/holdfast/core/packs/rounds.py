@@ -75,19 +75,20 @@ class ThreadRounds:
         self.number = talk.rounds
         """The number of rounds."""
         old = 0 if settled is None else settled.number - 1
-        self.messages = ([] if settled is None else settled.messages[:old]) + talk.list_rounds(old)
+        self.messages: list[list[Message]] = [] if settled is None else settled.messages[:old]
+        self.messages += talk.list_rounds(old)
         kept = [self._known.get(id(messages[0])) for messages in self.messages[old:]]
-        self.measured = [] if settled is None else settled.measured[:old]
+        self.measured: list[MeasuredRound | None] = [] if settled is None else settled.measured[:old]
         """The rounds that are measured already, each with the very messages that are shown now."""
         self.measured += [
             one if one is not None and one.messages == messages else None
             for one, messages in zip(kept, self.messages[old:], strict=True)
         ]
         self.count = talk.limits.count or talk.count
-        pinned = [] if settled is None else [nth for nth in settled.all_pinned if nth < old]
+        pinned: list[int] = [] if settled is None else [nth for nth in settled.all_pinned if nth < old]
         if True in [message.pinned for messages in self.messages[old:] for message in messages]:
             pinned += [nth for nth in range(old, talk.rounds) if any(one.pinned for one in self.messages[nth])]
-        self.all_pinned = dict.fromkeys(pinned)
+        self.all_pinned: dict[int, None] = dict.fromkeys(pinned)
         """Rounds that must be shown, with all of their calls, oldest first."""
         self.all_asked = dict.fromkeys(self._find_asked(asked))
         """Rounds that the turn answers, oldest first: every user message is a round of its own."""

@@ -52,7 +52,9 @@ class RoundRun(msgspec.Struct, frozen=True, kw_only=True):
             return self
         return None if self.base is None else self.base.fit_to(reasons)
 
-    def extend(self, shown: Sequence[tuple[Segment, Decision]], reasons: dict[int, str], follows: Successors) -> RoundRun:
+    def extend(
+        self, shown: Sequence[tuple[Segment, Decision]], reasons: dict[int, str], follows: Successors
+    ) -> RoundRun:
         """Return the run with these rounds behind its own."""
         if not shown:
             return self

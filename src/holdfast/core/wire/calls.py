@@ -258,7 +258,8 @@ class KnownIds(msgspec.Struct, frozen=True):
         own = {call.id for call in found}
         results = [result for message in messages for result in message.tool_results]
         return (
-            own.isdisjoint(self.own)
+            "" not in own
+            and own.isdisjoint(self.own)
             and self.made.isdisjoint([call.provider_id for call in found if call.provider_id])
             and own.issuperset([result.tool_call_id for result in results])
         )
@@ -290,7 +291,7 @@ class WireIds:
                     self._unmatched[index, position] = (
                         given if ids == "provider" else _make_free_id(given, valid, longest, used)
                     )
-        calls = {place: call for place, call in _list_calls(messages)} if self._calls else {}
+        calls = dict(_list_calls(messages))
         sent = {id for place, id in self._calls.items() if id == calls[place].provider_id}
         self.known = KnownIds(
             before.sent | sent,

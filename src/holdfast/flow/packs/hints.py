@@ -51,8 +51,10 @@ class TailHints:
 
     def keep(self, env: Env, rounds: ThreadRounds) -> None:
         """Leave the rounds and their run for the next pack."""
-        if env.recent is None or env.hints is None or rounds.number < MIN_ROUNDS:
+        if env.hints is None or rounds.number < MIN_ROUNDS:
             return
+        if env.recent is None or env.recent.get(self._place) is not self._tail:
+            return  # The next pack reads the tail again.
         messages = self._tail.messages
         settled = len(messages) - 1
         while settled and messages[settled].role == "tool":

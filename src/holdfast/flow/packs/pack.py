@@ -11,6 +11,7 @@ import msgspec
 from holdfast.core.frames import stack
 from holdfast.core.packs import segments
 from holdfast.core.packs.assemble import CountedBrief, EvidenceItems, PackMaterial, assemble_pack
+from holdfast.core.packs.briefs import Brief
 from holdfast.core.packs.fences import FenceMarks
 from holdfast.core.packs.fit import fit_pack
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES

@@ -203,8 +203,9 @@ class TailSuccessors(dict[tuple[str, int], tuple[str, int]]):
             pairs = {one.key: other.key for one, other in pairwise(older) if _is_after(one, other)}
             return pairs.get(place)
         at = bisect_left(self._places, place[1], first, self._known, key=attrgetter("version"))
-        one, other = self._places[at : at + 2] if at < self._known else (None, None)
-        return other.key if one is not None and one.key == place and _is_after(one, other) else None
+        if at >= self._known or self._places[at].key != place or not _is_after(*self._places[at : at + 2]):
+            return None
+        return self._places[at + 1].key
 
 
 def _is_after(one: MessageLocation, other: MessageLocation) -> bool:
