@@ -169,29 +169,34 @@ def _is_continued_by(piece: PackedPiece, origin: Origin, reached: int | None, fo
     return origin.first == reached + 1 or follows.get((piece.stream, reached)) == (origin.stream, origin.first)
 
 
+def count_steady(packed: AssembledPack) -> int:
+    """Return the number of segments that the next pack begins with as well, unless its window moves."""
+    hints = packed.hints
+    return packed.stable if hints is None else max(packed.stable, hints.run_at + len(hints.run.segments))
+
+
 def split_messages(packed: AssembledPack) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """Return the messages that the next pack begins with as well, unless its window moves, and those after them."""
-    run, at = (None, 0) if packed.hints is None else (packed.hints.run, packed.hints.run_at)
-    if run is None or not run.segments:
-        end = packed.stable
-        return tuple(_flatten(packed.segments[:end])), tuple(_flatten(packed.segments[end:]))
-    behind = at + len(run.segments)
-    end = max(packed.stable, behind)
-    steady = (*_flatten(packed.segments[:at]), *run.messages, *_flatten(packed.segments[behind:end]))
-    return steady, tuple(_flatten(packed.segments[end:]))
-
-
-def _flatten(segments: Sequence[Segment]) -> list[Message]:
-    return [message for segment in segments for message in segment.messages]
+    """Return the messages of the steady segments, and those after them."""
+    end = count_steady(packed)
+    return (*_list_messages(packed, end),), (*_flatten(packed.segments[end:]),)
 
 
 def count_stable(packed: AssembledPack) -> int:
     """Return the number of messages before the content that was fetched for this call only."""
+    return len(_list_messages(packed, packed.stable))
+
+
+def _list_messages(packed: AssembledPack, end: int) -> Sequence[Message]:
+    """Return the messages of the segments before one of them; those of a run are listed already."""
     run, at = (None, 0) if packed.hints is None else (packed.hints.run, packed.hints.run_at)
-    if run is None or packed.stable < at + len(run.segments):
-        return len(_flatten(packed.segments[: packed.stable]))
-    behind = packed.segments[at + len(run.segments) : packed.stable]
-    return len(_flatten(packed.segments[:at])) + len(run.messages) + len(_flatten(behind))
+    if run is None or end < at + len(run.segments):
+        return _flatten(packed.segments[:end])
+    behind = packed.segments[at + len(run.segments) : end]
+    return (*_flatten(packed.segments[:at]), *run.messages, *_flatten(behind))
+
+
+def _flatten(segments: Sequence[Segment]) -> list[Message]:
+    return [message for segment in segments for message in segment.messages]
 
 
 class DigestHint(msgspec.Struct, frozen=True):

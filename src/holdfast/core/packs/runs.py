@@ -121,8 +121,8 @@ class PackHints:
         self.runs: dict[CompactionLevel, RoundRun] = {}
         self.digest: DigestHint | None = None
         """The digest of the messages that the last pack began with."""
-        self.pieces: tuple[Sequence[Segment], tuple[PackedPiece, ...]] = ((), ())
-        """The pieces of the segments that the last journaled pack began with."""
+        self.pieces: tuple[tuple[Sequence[Segment], tuple[PackedPiece, ...]], ...] = ()
+        """The pieces of the segments that the last journaled pack began with: before the turn's questions, and all."""
         self.rendered: dict[Hashable, Any] = {}
         """The messages that the last pack began with, as each provider was sent them."""
         if earlier is not None:

@@ -28,8 +28,8 @@ from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.records.messages import INTERRUPTED_RESULT, ROLES, Message, Repair, ToolCallRequest, ToolCallResult
 
 OpenCalls = Literal["interrupted", "keep"]
-_REACHING: Final = frozenset({"orphan_result", "duplicate_result", "misplaced_result"})
-"""Repairs of results that may belong to calls of other rounds."""
+_REACHING: Final = frozenset({"orphan_result", "duplicate_result"})
+"""Repairs of results that calls to come may have."""
 
 _TEXT_ROLES = ROLES - {"tool"}
 SUMMARY_LABEL = "Summary of previous context:"
@@ -307,6 +307,9 @@ class ConversationRounds:
         """
         if self._reaching or not self.rounds or not stand_alone(messages):
             return None
+        there = {(message.stream, message.version) for message in messages}
+        if not there.issuperset([(one.stream, one.version) for one in self.round(-1) if one.version]):
+            return None  # An older result has its call in the newest round.
         newest = ConversationRounds(messages, limits, 0)
         if newest._reaching or not newest.rounds:
             return None

@@ -46,6 +46,8 @@ TYPICAL_TOKENS = 200
 MIN_PAGE = 16
 MAX_LEFT = 4
 """Rounds that may be remembered although they have left a tail: they keep their messages in memory."""
+MAX_SEARCHES = 16
+"""The most messages whose successors are searched for one by one."""
 MAX_NEW_EVENTS = 256
 """The most new events that a cached tail is extended by."""
 GROWTH_TYPES = frozenset({"message.appended", "tokens.counted", PACKED})
@@ -184,6 +186,7 @@ class TailSuccessors(dict[tuple[str, int], tuple[str, int]]):
         """From `start` on nothing is missing. Of the first `known` messages hardly any is asked for."""
         super().__init__()
         self._places, self._start, self._known = places, start, max(known - 1, start)
+        self._searched = 0
         self._listed = False
 
     def get(self, place: tuple[str, int], default: Any = None, /) -> Any:
@@ -192,7 +195,13 @@ class TailSuccessors(dict[tuple[str, int], tuple[str, int]]):
             self.update({one.key: other.key for one, other in pairwise(new) if _is_after(one, other)})
             self._listed = True
         found = super().get(place, default)
-        return self._search(place) if found is None and self._known > self._start else found
+        if found is not None or self._known == self._start:
+            return found
+        self._searched += 1
+        if self._searched > MAX_SEARCHES:
+            self._known, self._listed = self._start, False
+            return self.get(place, default)
+        return self._search(place)
 
     def _search(self, place: tuple[str, int]) -> tuple[str, int] | None:
         """Search the older messages: those of one stream are sorted by version, and shared streams come first."""
@@ -262,8 +271,9 @@ def _adapt_to_turn(known: ThreadTail, stream: str, turn: int) -> ThreadTail | No
     if turn and turn <= known.version and not reaches:
         return None
     start = known.start()
-    stay = [at for at, place in enumerate(known.places) if at >= start or place.key in known.kept]
-    found, messages = tuple(known.places[at] for at in stay), tuple(known.messages[at] for at in stay)
+    kept = [at for at in range(start) if known.places[at].key in known.kept]
+    found = (*[known.places[at] for at in kept], *known.places[start:])
+    messages = (*[known.messages[at] for at in kept], *known.messages[start:])
     asked = _find_questions(found, messages, stream, turn)
     return replace(known, places=found, messages=messages, turn=turn, question_places=asked)
 
@@ -434,11 +444,10 @@ def _find_questions(
     """Return the places of the messages that the turn answers. Those that the library added are not questions."""
     if not turn:
         return frozenset()
-    said = [
-        place.key
-        for place, message in zip(found, messages, strict=True)
-        if place.version >= turn and place.stream == stream and place.row["role"] == USER_ROLE and not message.synthetic
-    ]
+    # A thread's own messages come last, sorted by version.
+    first = bisect_left(found, True, key=lambda place: place.stream == stream and place.version >= turn)
+    new = zip(found[first:], messages[first:], strict=True)
+    said = [place.key for place, message in new if place.row["role"] == USER_ROLE and not message.synthetic]
     return _limit_questions(said)
 
 
