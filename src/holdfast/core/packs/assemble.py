@@ -331,6 +331,9 @@ def copy_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Copy messages with their parts, results and metadata; one that holds only texts is the same object."""
     found = []
     for message in messages:
+        if message.content.__class__ is not list and not message.tool_results and not message.metadata:
+            found.append(message)
+            continue
         values = (message.content, *[one.result for one in message.tool_results])
         if not message.metadata and not any(isinstance(value, list | dict) for value in values):
             found.append(message)

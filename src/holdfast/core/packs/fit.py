@@ -59,10 +59,9 @@ def fit_pack(sources: PackSources, limits: PackLimits) -> FitResult:
 
 def _fit_level(sources: PackSources, limits: PackLimits, level: CompactionLevel) -> FitResult | None:
     """Fit a pack at one level, or return None. The last level fits, or says what it needs."""
-    attempt = _Attempt(sources, limits, level)
     if level not in _COMPLETE_LEVELS:
-        return attempt.fit_bounded()
-    return attempt.fit_everything() if sources.complete and not sources.hidden else None
+        return _Attempt(sources, limits, level).fit_bounded()
+    return _Attempt(sources, limits, level).fit_everything() if sources.complete and not sources.hidden else None
 
 
 class _Attempt:

@@ -146,10 +146,12 @@ class ThreadRounds:
 
     def light_form(self, nth: int) -> RoundForm:
         """Return a round at level light."""
-        found = self.measure(nth)
+        found = self.measured[nth] or self.measure(nth)
         if found.light is None:
             known, most = found.whole, self.abbreviate
-            if False in [is_light(message, most) for message in known.messages]:
+            head = known.messages[0]
+            alone = len(known.messages) == 1 and is_light(head, most)
+            if not alone and False in [is_light(message, most) for message in known.messages]:
                 messages, left_out = lighten_messages(known.messages, most, self.name)
                 if not all(map(is_, messages, known.messages)):
                     tokens = sum(map(self.count, messages))

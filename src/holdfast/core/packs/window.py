@@ -166,7 +166,7 @@ class OlderChooser(msgspec.Struct, frozen=True):
         # A summary is not worth its tokens if the marker for everything it does not cover would have no room.
         for summed in (self.room, self.room - mark):
             summaries = self._choose_summaries(summed)
-            room = self.room - sum(one.estimated_tokens for one in summaries)
+            room = self.room - sum([one.estimated_tokens for one in summaries])
             messages = self.messages - len(summaries)
             looked, tokens, sizes = self._measure_rounds(older, room)
             told = len(summaries) == len(sources.summaries) and not sources.hidden
@@ -189,9 +189,9 @@ class OlderChooser(msgspec.Struct, frozen=True):
         forms = {nth: looked[nth] for nth in older[start:]}
         if start and not self.limits.stickiness:
             start -= self._add_edge_round(older[start - 1], forms, room, min(most, messages))
-        taken = sum(form.tokens for form in forms.values())
+        taken = sum([form.tokens for form in forms.values()])
         # The marker must not take the place of a message.
-        marked = marked and sum(len(form.messages) for form in forms.values()) < messages
+        marked = marked and sum([len(form.messages) for form in forms.values()]) < messages
         return OlderRounds(
             summaries=summaries if made is None else (*summaries, made),
             forms=forms,
@@ -248,7 +248,7 @@ class OlderChooser(msgspec.Struct, frozen=True):
         stickiness = self.limits.stickiness
         if not stickiness:
             return dense_start(open_to, room)
-        share = self.room + sum(form.tokens for form in self.shown.values())
+        share = self.room + sum([form.tokens for form in self.shown.values()])
         before = self._find_previous_start(older)
         if before is not None:
             start = sticky_start(open_to, room, share, before, stickiness)
