@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -265,6 +265,9 @@ class KnownIds(msgspec.Struct, frozen=True):
         )
 
 
+NO_IDS: Final = KnownIds()
+
+
 class WireIds:
     """The ids of all calls and results of a request, and the names of its tools."""
 
@@ -276,13 +279,15 @@ class WireIds:
         ids: IdStyle,
         valid: re.Pattern[str],
         longest: int,
-        before: KnownIds = KnownIds(),  # noqa: B008 - it is frozen
+        before: KnownIds | None = None,
     ) -> None:
         """Match results and choose ids; `before` are those of the messages before these, which are apart from them."""
         self._exact = ids == "provider"
         self._unmatched: dict[ItemIndex, str] = {}
         self._results = match_results(messages).calls()
-        self._calls = _provider_ids(messages) if ids == "provider" else _unique_ids(messages, valid, longest, before)
+        others = () if before is None else (before,)
+        self._calls = _provider_ids(messages) if ids == "provider" else _unique_ids(messages, valid, longest, *others)
+        before = before or NO_IDS
         used = {*before.sent, *before.made, *self._calls.values()}
         for index, message in enumerate(messages):
             for position, result in enumerate(message.tool_results):
@@ -343,7 +348,7 @@ def _provider_ids(messages: Sequence[Message]) -> dict[ItemIndex, str]:
 
 
 def _unique_ids(
-    messages: Sequence[Message], valid: re.Pattern[str], longest: int, before: KnownIds
+    messages: Sequence[Message], valid: re.Pattern[str], longest: int, before: KnownIds = NO_IDS
 ) -> dict[ItemIndex, str]:
     """Return unique ids: the provider's id for the first call that has it, new ids for the others."""
     calls = _list_calls(messages)
