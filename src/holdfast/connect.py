@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from holdfast.core.numbers import check_number, short_repr
+from holdfast.core.packs.runs import MAX_HINT_MESSAGES
 from holdfast.errors import InvalidValue, NotFound, Refused, Unsupported
 from holdfast.flow.effects.sinks import SinkRegistry
 from holdfast.flow.frames.leases import StreamLeases
@@ -296,6 +297,7 @@ def assemble_env(
         past=build_past_factory(_make_empty_journal),
         queues=TurnQueue(),
         recent=Lru(settings.cached_windows),
+        hints=Lru(MAX_HINT_MESSAGES, weigh=len),
         documents=beside.documents,
         fetcher=beside.fetcher,
         telemetry=beside.telemetry,

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from holdfast.client.options import PackOptions, refuse_unknown
 from holdfast.core.packs import assemble
-from holdfast.core.packs.manifest import compute_digest
+from holdfast.core.packs.manifest import compute_digest, count_stable, split_messages
 from holdfast.core.packs.views import diff_packs, render_html
 from holdfast.core.wire import anthropic, openai_chat, openai_responses
 from holdfast.core.wire.anthropic import AnthropicRequest
+from holdfast.core.wire.growth import ListFormat, copy_items, render_steady
 from holdfast.core.wire.openai_chat import OpenAIRequest
 from holdfast.core.wire.openai_responses import ResponsesRequest
 from holdfast.errors import InvalidValue, NotFound
@@ -188,11 +189,17 @@ class ContextPack:
 
     def to_openai(self) -> OpenAIRequest:
         """Return keyword arguments for `client.chat.completions.create`."""
-        return openai_chat.render_request(self._load_messages(), system=self.system, tools=self._packed.tools)
+        packed, items = self._packed, self._render_items(openai_chat.LIST_FORMAT)
+        if items is None:
+            return openai_chat.render_request(self._load_messages(), system=packed.system, tools=packed.tools)
+        return openai_chat.build_request(items, packed.system, packed.tools)
 
     def to_responses(self) -> ResponsesRequest:
         """Return keyword arguments for `client.responses.create`."""
-        return openai_responses.render_request(self._load_messages(), system=self.system, tools=self._packed.tools)
+        packed, items = self._packed, self._render_items(openai_responses.LIST_FORMAT)
+        if items is None:
+            return openai_responses.render_request(self._load_messages(), system=packed.system, tools=packed.tools)
+        return openai_responses.build_request(items, packed.system, packed.tools)
 
     def to_anthropic(self, *, cache: bool = True) -> AnthropicRequest:
         """Return keyword arguments for `client.messages.create`; `model` and `max_tokens` are yours.
@@ -200,18 +207,42 @@ class ContextPack:
         Prompt cache marks stand where the next call will still be the same; `cache=False` leaves them out.
         """
         packed = self._packed
-        stable = sum(len(segment.messages) for segment in packed.segments[: packed.stable]) if cache else None
+        stable = count_stable(packed) if cache else None
+        if packed.hints is not None:
+            over = anthropic.render_over(packed.hints.rendered.get("anthropic"), split_messages(packed)[0])
+            packed.hints.rendered["anthropic"] = over
+            rest = None if over is None else self._load_messages(len(over.messages))
+            request = over and rest and over.finish(rest, packed.system, packed.tools, stable)
+            if request:
+                return request
         return anthropic.render_request(self._load_messages(), system=self.system, tools=packed.tools, stable=stable)
+
+    def _render_items(self, format: ListFormat) -> list[Any] | None:
+        """Render the messages as items; those that the last request began with are known.
+
+        None means that all must be rendered together.
+        """
+        hints = self._packed.hints
+        if hints is None:
+            return None
+        steady = render_steady(format, hints.rendered.get(format.name), split_messages(self._packed)[0])
+        hints.rendered[format.name] = steady
+        whole = None if steady is None else steady.extend(format, self._load_messages(len(steady.messages)))
+        return None if whole is None else copy_items(whole.items)
 
     def load_files(self) -> ContextPack:
         """Return the same pack with its files in memory and its digest computed: it needs the journal no more."""
         return ContextPack(self._env, self._packed, self.digest, self._load_messages())
 
-    def _load_messages(self) -> list[Message]:
+    def _load_messages(self, first: int = 0) -> list[Message]:
+        """Return the messages from one on, with their files in memory."""
         if self._loaded is not None:
-            return self._loaded
-        shown = [message for segment in self._packed.segments for message in segment.messages]
-        return [session_read.inline_artifacts(self._env, message) for message in shown]
+            return self._loaded[first:]
+        steady, fetched = split_messages(self._packed)
+        return [
+            session_read.inline_artifacts(self._env, one) if one.tool_results or one.content.__class__ is list else one
+            for one in (*steady[first:], *fetched)
+        ]
 
     def __repr__(self) -> str:
         talk = self._packed.conversation

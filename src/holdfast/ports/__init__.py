@@ -290,6 +290,7 @@ class Env(msgspec.Struct, frozen=True, kw_only=True):
     fetcher: Fetcher | None = None
     telemetry: Telemetry | None = None
     recent: Lru[tuple[str, str, str], Any] | None = None
+    hints: Lru[tuple[str, str, str], Any] | None = None
     queues: TurnQueue
     past: Callable[[Env, int], Env] | None = None
     """Return the environment of the journal as it was at a cursor, in memory."""

@@ -195,7 +195,7 @@ class ContextPackMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """True if it was assembled from the journal as of another time rather than journaled itself."""
 
 
-class AssembledPack(msgspec.Struct, frozen=True, kw_only=True):
+class AssembledPack(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The complete content of one request, within its budget."""
 
     system: str | None
@@ -230,11 +230,16 @@ class AssembledPack(msgspec.Struct, frozen=True, kw_only=True):
     made: Draft | None = None
     """The summary that was made for this pack, journaled together with it."""
     follows: dict[tuple[str, int], tuple[str, int]] = {}
-    """The successor of each message in the thread, where nothing lies between them."""
+    """The successor of each message in the thread, where nothing lies between them; ask it with `get`."""
     kept_as: str = ""
     """The tokenizer name under which those counts are stored."""
     stable: int = 0
     """Number of leading segments before the content fetched for this call only."""
+
+    @property
+    def hints(self) -> Any:
+        """What it leaves for the next pack of its conversation, if anything; no field, because it is no content."""
+        return self.__dict__.get("hints")
 
 
 class PackDiff(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from holdfast.core.compaction.sentences import clean_text, cut_pieces, fit_text
 from holdfast.core.compaction.strategies import omission_note
 from holdfast.core.journal.codec import decode_facts
 from holdfast.core.numbers import is_number
-from holdfast.core.sessions.rounds import SUMMARY_PREFIX, ConversationRounds, subtract_size
+from holdfast.core.sessions.rounds import SUMMARY_PREFIX, ConversationRounds, is_plain_text, subtract_size
 from holdfast.core.sessions.shorten import ShortenedMessages, cut_text, fit_messages, omission_marker
 from holdfast.core.sessions.tokens import CountText
 from holdfast.core.sessions.windows import Window, build_window, fit_window
@@ -307,7 +307,11 @@ def list_newest(
 
 
 def _shorten_line(message: Message, length: int, count: CountText) -> ShortLine:
-    text, end = render_transcript([message], length), length // 4
+    if is_plain_text(message) and not message.name and not message.erased:  # As most are, rendered without detours.
+        text = render_line(_LABELS.get(message.role, "System"), message.text)
+    else:
+        text = render_transcript([message], length)
+    end = length // 4
     # Most of a long text is shown from its beginning, the rest from its end.
     line = " ".join((text if len(text) <= length else f"{text[: length - end]} {GAP} {text[-end:]}").split())
     return message, length, line, count(line)

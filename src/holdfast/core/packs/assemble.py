@@ -6,6 +6,7 @@ Copies share texts, which are immutable; changing a copied list or mapping does 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from holdfast.core.packs.briefs import Brief
 from holdfast.core.packs.manifest import Successors, count_common_tokens, decide_earlier, decide_segment, make_evidence
 from holdfast.core.packs.rounds import RoundForm, ThreadRounds
+from holdfast.core.packs.runs import PackHints, RoundRun, has_estimates
 from holdfast.core.packs.segments import WINDOW_PART, PackItem, is_covered, marker_segment, message_handle
 from holdfast.core.packs.window import FitResult, PackSources
 from holdfast.core.trust import lowest_trust
@@ -35,6 +37,9 @@ from holdfast.records.packs import (
     WindowKey,
 )
 from holdfast.records.sessions import Summary
+
+MIN_EVEN = 16
+"""The least segments of a run that are compared with a piece of an earlier pack at once."""
 
 
 class EvidenceItems(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,46 +86,57 @@ class PackMaterial(msgspec.Struct, frozen=True, kw_only=True):
     made: Draft | None = None
     before: Sequence[PackedPiece]
     """The pieces of the last journaled pack of the same kind."""
+    hints: PackHints
 
 
 def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> AssembledPack:
     """Assemble the pack."""
     brief, report = given.counted.brief, given.evidence
-    shown = _show_rounds(fit, sources.rounds, given.follows)
-    rounds = [segment for segment, _ in shown]
+    shown, first = _show_rounds(fit, sources.rounds, given.follows), len(sources.rounds.talk.first)
+    run = RoundRun(level=fit.level)
+    if fit.run is not None:  # All but the newest join the run; the next pack begins with them.
+        run = fit.run.extend(shown[first:-1], sources.rounds.reasons, given.follows)
+        shown = [*shown[:first], *shown[max(first, len(shown) - 1) :]]
     told = {segment.id for segment in fit.summaries}
     standing = zip(sources.summaries, given.standing, strict=True)
     summaries = tuple(summary for segment, summary in standing if segment.id in told)
-    said = tuple(message for segment in rounds for message in segment.messages)
-    truncated = _count_truncated(given.messages, said, summaries)
-    segments, stable = _order_segments(fit, sources, given, rounds, truncated)
-    told_rounds = [decision for _, decision in shown]
-    decisions = (*told_rounds, *_list_decisions(fit, sources, given.standing, truncated), *report.decisions)
-    used = sum([segment.estimated_tokens for segment in segments])
+    rounds = [segment for segment, _ in shown]
+    alone = [message for segment in rounds for message in segment.messages]
+    said = (*alone[:first], *run.messages, *alone[first:])
+    truncated = _count_truncated(given.messages, run.stored + sum([1 for one in alone if one.id]), said, summaries)
+    order = _order_segments(fit, sources, given, rounds, run, truncated)
+    segments = order.segments
+    beside = [*segments[: order.run], *segments[order.run + len(run.segments) :]]
+    decisions = (
+        *[decision for _, decision in shown[:first]],
+        *run.decisions,
+        *[decision for _, decision in shown[first:]],
+        *(others := _list_decisions(fit, sources, given.standing, truncated)),
+        *report.decisions,
+    )
+    tokens = summarise_tokens(
+        beside, budget=given.budget, overhead=given.overhead, level=fit.level, conversation=run.tokens
+    )
     evidence = [form for form in fit.items if form.item.kind == "evidence"]
-    # Rounds before the window are shown in any case.
-    oldest = next((sources.rounds.talk.round(nth)[0] for nth in fit.rounds if nth >= fit.start), None)
-    return AssembledPack(
+    packed = AssembledPack(
         system=brief.system,
         tools=brief.tools,
-        segments=tuple(segments),
+        segments=segments,
         summaries=summaries,
         conversation=ConversationSlice(
             messages=said,
             message_count=len(said),
             truncated_count=truncated,
-            estimated_tokens=sum([segment.estimated_tokens for segment in rounds]),
+            estimated_tokens=run.tokens + sum([segment.estimated_tokens for segment in rounds]),
         ),
         brief=brief.context,
         breadcrumbs=given.crumbs if fit.crumbs is sources.crumbs else given.crumbs[-1:],
         evidence=tuple(make_evidence(form.segment, form.item.type, form.item.source) for form in evidence),
-        token_summary=summarise_tokens(
-            segments, budget=given.budget, used=used, overhead=given.overhead, level=fit.level
-        ),
+        token_summary=tokens,
         metadata=replace(
             given.metadata,
             level=fit.level,
-            omitted=tuple(one.id for one in decisions if one.outcome == "omitted"),
+            omitted=tuple(one.id for one in (*others, *report.decisions) if one.outcome == "omitted"),
             missing_handles=report.missing,
             refused_exclusions=report.refused,
             failed=report.failed,
@@ -128,37 +144,53 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
         decisions=decisions,
         model=given.model,
         tokenizer=given.window.tokenizer,
-        exact=given.exact and not has_estimates(said),
+        exact=given.exact and not run.estimated and not has_estimates(alone),
         window=given.window,
-        window_start=None if oldest is None else (oldest.stream, oldest.version),
-        shortened=sum(1 for segment in rounds if segment.shortened),
+        window_start=_find_window_start(fit, sources.rounds),
+        shortened=run.shortened + sum([1 for segment in rounds if segment.shortened]),
         limited_by=given.limited_by,
-        cached_tokens=count_common_tokens(given.before, segments, given.follows),
+        cached_tokens=_count_cached(given, order, run),
         pins=report.pins,
         follows=given.follows,
         fresh=given.fresh,
         kept_as=given.kept_as,
         made=given.made,
-        stable=stable,
+        stable=order.stable,
     )
+    given.hints.describe(packed, run, order.run)
+    return packed
 
 
-def _count_truncated(messages: int, said: Sequence[Message], summaries: Sequence[Summary]) -> int:
-    """Return how many messages of a thread are neither shown nor summarised."""
-    known = sum(summary.messages for summary in summaries) + sum([1 for message in said if message.id])
+def _count_cached(given: PackMaterial, order: _SegmentOrder, run: RoundRun) -> int:
+    """Return the tokens that the last journaled pack began with too."""
+    if run.even < MIN_EVEN:
+        return count_common_tokens(given.before, order.segments, given.follows)
+    even = range(order.run, order.run + run.even)
+    return count_common_tokens(given.before, order.segments, given.follows, even)
+
+
+def _find_window_start(fit: FitResult, rounds: ThreadRounds) -> tuple[str, int] | None:
+    """Return the oldest message of the window. Rounds before the window are shown in any case."""
+    if fit.run is not None and fit.run.segments:
+        oldest = rounds.messages[0][0]
+    else:
+        found = next((nth for nth in fit.rounds if nth >= fit.start), None)
+        if found is None:
+            return None
+        oldest = rounds.messages[found][0]
+    return oldest.stream, oldest.version
+
+
+def _count_truncated(messages: int, stored: int, said: Sequence[Message], summaries: Sequence[Summary]) -> int:
+    """Return how many messages of a thread are neither shown nor summarised; `stored` of those shown are its own."""
+    if not summaries:
+        return max(messages - stored, 0)
+    known = sum(summary.messages for summary in summaries) + stored
     ends = {span.stream: span.last for summary in summaries for span in summary.covers}
     older = [message for message in said if message.version <= ends.get(message.stream, 0)]
     # A summary also covers pinned messages that are shown beside it.
     twice = sum(is_covered(message.stream, message.version, summaries) for message in older)
     return max(messages - known + twice, 0)
-
-
-def has_estimates(messages: Sequence[Message]) -> bool:
-    """Return True if a message holds an image or a file, whose tokens are only estimated."""
-    values = [message.content for message in messages]
-    values += [result.result for message in messages if message.tool_results for result in message.tool_results]
-    parts = [part for value in values if isinstance(value, list) for part in value]
-    return any(isinstance(part, dict) and part.get("type") in ("image", "file") for part in parts)
 
 
 def _show_rounds(fit: FitResult, rounds: ThreadRounds, follows: Successors) -> list[tuple[Segment, Decision]]:
@@ -211,10 +243,24 @@ def round_origins(messages: Sequence[Message], recipe: str | None, follows: Succ
     return tuple(found)
 
 
+class _SegmentOrder(NamedTuple):
+    """All segments in the order shown."""
+
+    segments: tuple[Segment, ...]
+    stable: int
+    """The number of segments that the next call will also begin with."""
+    run: int
+    """The index at which the run of rounds begins."""
+
+
 def _order_segments(
-    fit: FitResult, sources: PackSources, given: PackMaterial, rounds: Sequence[Segment], truncated: int
-) -> tuple[list[Segment], int]:
-    """Return all segments in the order shown, and how many of them the next call will also begin with."""
+    fit: FitResult,
+    sources: PackSources,
+    given: PackMaterial,
+    rounds: Sequence[Segment],
+    run: RoundRun,
+    truncated: int,
+) -> _SegmentOrder:
     crumbs = [fit.crumbs] if fit.crumbs is not None else []
     marker: list[Segment] = []
     if fit.marked and truncated:
@@ -224,7 +270,7 @@ def _order_segments(
     memories = [form.segment for form in fit.items if form.item.kind == "memory"]
     evidence = [form.segment for form in fit.items if form.item.kind == "evidence"]
     first = len(sources.rounds.talk.first)
-    before_window = first + sum(1 for nth in fit.rounds if nth < fit.start)
+    before_window = first + sum([1 for nth in fit.rounds if nth < fit.start])
     head = [given.counted.segment, *rounds[:first], *given.counted.notes, *crumbs]
     early, late = rounds[first:before_window], rounds[before_window:]
     # The summary of what just left the window changes with the window, so it comes after what stays when that moves.
@@ -232,17 +278,27 @@ def _order_segments(
     standing = fit.summaries[: len(fit.summaries) - len(made)]
     early = [*early, *marker, *made]
     if given.window.layout == "classic":
-        told = [*head, *memories, *standing, *early, *late, *evidence]
-        return told, len(head)
-    stable = [*head, *standing, *early, *late[:-1]]
-    return [*stable, *memories, *evidence, *late[-1:]], len(stable)
+        begin = [*head, *memories, *standing, *early]
+        return _SegmentOrder((*begin, *run.segments, *late, *evidence), len(head), len(begin))
+    begin = [*head, *standing, *early]
+    stable = (*begin, *run.segments, *late[:-1])
+    return _SegmentOrder((*stable, *memories, *evidence, *late[-1:]), len(stable), len(begin))
 
 
 def summarise_tokens(
-    segments: Sequence[Segment], *, budget: int, used: int, overhead: int, level: CompactionLevel
+    segments: Sequence[Segment],
+    *,
+    budget: int,
+    overhead: int,
+    level: CompactionLevel,
+    conversation: int = 0,
+    used: int | None = None,
 ) -> TokenSummary:
-    """Return the budget, its use, and the tokens by kind. A provider's overhead is counted in the brief segment."""
-    total: dict[str, int] = {}
+    """Return the budget, its use, and the tokens by kind. A provider's overhead is counted in the brief segment.
+
+    `conversation` is what the messages of a run take beside the segments; `used` is the use as it was journaled.
+    """
+    total: dict[str, int] = {"conversation": conversation}
     for segment in segments:
         total[segment.kind] = total.get(segment.kind, 0) + segment.estimated_tokens
     breakdown = TokenBreakdown(
@@ -254,6 +310,7 @@ def summarise_tokens(
         evidence=total.get("evidence", 0),
         overhead=overhead,
     )
+    used = sum(total.values()) if used is None else used
     remaining = max(budget - used, 0)
     return TokenSummary(budget=budget, used=used, remaining=remaining, breakdown=breakdown, compaction_level=level)
 
@@ -274,6 +331,9 @@ def copy_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Copy messages with their parts, results and metadata; one that holds only texts is the same object."""
     found = []
     for message in messages:
+        if message.content.__class__ is not list and not message.tool_results and not message.metadata:
+            found.append(message)
+            continue
         values = (message.content, *[one.result for one in message.tool_results])
         if not message.metadata and not any(isinstance(value, list | dict) for value in values):
             found.append(message)

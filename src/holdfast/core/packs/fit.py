@@ -24,6 +24,7 @@ from operator import attrgetter
 from holdfast.core.packs import rounds
 from holdfast.core.packs.manifest import decide_item
 from holdfast.core.packs.rounds import RoundForm, ThreadRounds, share_evenly
+from holdfast.core.packs.runs import RoundRun
 from holdfast.core.packs.segments import ItemForm, PackItem, rank_item
 from holdfast.core.packs.window import (
     MIN_SUMMARY_TOKENS,
@@ -58,10 +59,9 @@ def fit_pack(sources: PackSources, limits: PackLimits) -> FitResult:
 
 def _fit_level(sources: PackSources, limits: PackLimits, level: CompactionLevel) -> FitResult | None:
     """Fit a pack at one level, or return None. The last level fits, or says what it needs."""
-    attempt = _Attempt(sources, limits, level)
     if level not in _COMPLETE_LEVELS:
-        return attempt.fit_bounded()
-    return attempt.fit_everything() if sources.complete and not sources.hidden else None
+        return _Attempt(sources, limits, level).fit_bounded()
+    return _Attempt(sources, limits, level).fit_everything() if sources.complete and not sources.hidden else None
 
 
 class _Attempt:
@@ -82,20 +82,27 @@ class _Attempt:
 
     def fit_everything(self) -> FitResult | None:
         """Fit everything, at levels none and light, or return None."""
-        forms = {nth: self._level_form(nth) for nth in range(self._rounds.number)}
+        run = self._find_run()
+        forms = {nth: self._level_form(nth) for nth in range(len(run.segments), self._rounds.number)}
         items = tuple(map(self._level_item, self._items))
         parts = [*self._sources.summaries, *([self._crumbs] if self._crumbs else ())]
         used = self._sources.fixed + self._first_tokens + sum(part.estimated_tokens for part in parts)
-        used += sum([form.tokens for form in forms.values()]) + sum([form.tokens for form in items])
+        used += run.tokens + sum([form.tokens for form in forms.values()]) + sum([form.tokens for form in items])
         said = sum([len(form.messages) for form in forms.values()]) + self._first + len(self._sources.summaries)
         memory = sum(form.tokens for form in items if form.item.kind == "memory")
         if memory > (self._limits.budget - self._sources.fixed) * self._limits.settings.memory_percent // 100:
             return None  # Memories have a share of their own, however much room there is.
-        if used > self._limits.budget or said > self._limits.max_messages:
+        if used > self._limits.budget or said + len(run.messages) > self._limits.max_messages:
             return None
         self._chosen = {form.item.id: form for form in items}
         self._shown = forms
-        return self._make_result(self._sources.summaries, 0, marked=False)
+        return self._make_result(self._sources.summaries, 0, marked=False, run=run)
+
+    def _find_run(self) -> RoundRun:
+        """Return the run of an earlier pack over the oldest rounds; an empty one if levels are to be compared."""
+        known = self._sources.runs.get(self._level) if self._limits.floor is CompactionLevel.NONE else None
+        run = None if known is None else known.fit_to(self._rounds.reasons)
+        return run or RoundRun(level=self._level)
 
     def _level_form(self, nth: int) -> RoundForm:
         """Return a round at this level; the newest is not changed unless necessary."""
@@ -326,8 +333,11 @@ class _Attempt:
             room -= form.tokens
             memory -= form.tokens if item.kind == "memory" else 0
 
-    def _make_result(self, summaries: tuple[Segment, ...], start: int, *, marked: bool) -> FitResult:
+    def _make_result(
+        self, summaries: tuple[Segment, ...], start: int, *, marked: bool, run: RoundRun | None = None
+    ) -> FitResult:
         return FitResult(
+            run=run,
             level=self._level,
             crumbs=self._crumbs,
             summaries=summaries,

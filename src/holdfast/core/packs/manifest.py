@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
-from operator import attrgetter
-from typing import Final
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -19,20 +19,26 @@ from msgspec.structs import replace
 from holdfast.core.journal.codec import encode
 from holdfast.core.packs.fences import unfence_text
 from holdfast.core.packs.segments import EARLIER_ID, ItemForm
+from holdfast.core.wire.growth import begins_with
 from holdfast.records.events.calls import ContextPacked, PackedPiece
 from holdfast.records.messages import Message
 from holdfast.records.packs import AssembledPack, Decision, Origin, RetrievedEvidence, Segment
 from holdfast.records.sessions import Summary
 
-Successors = Mapping[tuple[str, int], tuple[str, int]]
+
+class Successors(Protocol):
+    """The message directly after each one of a thread, by stream and version."""
+
+    def get(self, place: tuple[str, int], /) -> tuple[str, int] | None: ...
+
 
 RENDERER_VERSION = 1
 """The version of the renderer; a later release keeps this one and adds another."""
 
+MESSAGES_NESTING: Final = 63
+"""The nesting that the codec allows in the messages of a digest, which is one level deeper."""
 _IDENTITY: Final = ("kind", "stream", "first", "last", "part", "handle", "handle_version", "artifact", "entry", "cut")
 """The fields that a piece and its origin have in common."""
-_RUN: Final = attrgetter("kind", "part", "cut", "stream", "priority")
-"""The fields that pieces of one run of messages have in common."""
 _INSTRUCTION_ROLES: Final = ("system", "developer")
 REASONS: Final[dict[str, str]] = {
     "always": "always shown",
@@ -61,34 +67,70 @@ REASONS: Final[dict[str, str]] = {
 }
 
 
-def list_pieces(segments: Sequence[Segment], follows: Successors) -> tuple[PackedPiece, ...]:
-    """Return the pieces that segments were made from; `follows` maps each message to the next one of the thread."""
-    found: list[PackedPiece] = []
+def list_pieces(
+    segments: Sequence[Segment], follows: Successors, known: Sequence[PackedPiece] = ()
+) -> tuple[PackedPiece, ...]:
+    """Return the pieces that segments were made from; `follows` names the message after each one of the thread.
+
+    `known` are the pieces of the segments before these.
+    """
+    found = list(known)
+    last = found[-1] if found else None
+    reached, tokens = (None, 0) if last is None else (last.last, last.tokens)
     for segment in segments:
         for index, origin in enumerate(segment.origins):
-            piece = PackedPiece(
+            own = segment.estimated_tokens if index == 0 else 0
+            # Neighbours are joined if nothing lies between them and neither was cut.
+            if (
+                last is not None
+                and segment.kind == last.kind == "conversation"
+                and origin.part is last.part is origin.cut is last.cut is None
+                and (origin.stream, segment.priority) == (last.stream, last.priority)
+                and follows.get((last.stream or "", reached or 0)) == (origin.stream, origin.first)
+            ):
+                reached, tokens = origin.last, tokens + own
+                continue
+            if last is not None:
+                found[-1] = _end_piece(last, reached, tokens)
+            last = PackedPiece(
                 **(msgspec.structs.asdict(origin) | {"kind": segment.kind}),
                 id=segment.id,
-                tokens=segment.estimated_tokens if index == 0 else 0,
+                tokens=own,
                 trust=segment.trust,
                 priority=segment.priority,
             )
-            last = found[-1] if found else piece
-            same = _RUN(last) == _RUN(piece) == ("conversation", None, None, origin.stream, segment.priority)
-            # Neighbours are joined if nothing lies between them and neither was cut.
-            if same and follows.get((last.stream or "", last.last or 0)) == (piece.stream, piece.first):
-                found[-1] = replace(last, last=piece.last, tokens=last.tokens + piece.tokens)
-            else:
-                found.append(piece)
+            found.append(last)
+            reached, tokens = last.last, own
+    if last is not None:
+        found[-1] = _end_piece(last, reached, tokens)
     return tuple(found)
 
 
-def count_common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segment], follows: Successors) -> int:
-    """Return the tokens of the segments at the beginning that are the same as in an earlier pack."""
+def _end_piece(piece: PackedPiece, last: int | None, tokens: int) -> PackedPiece:
+    """Return a piece that ends with the last message that joined it."""
+    return piece if (piece.last, piece.tokens) == (last, tokens) else replace(piece, last=last, tokens=tokens)
+
+
+def count_common_tokens(
+    before: Sequence[PackedPiece], segments: Sequence[Segment], follows: Successors, even: range = range(0)
+) -> int:
+    """Return the tokens of the segments at the beginning that are the same as in an earlier pack.
+
+    `even` are segments with whole messages of the journal and no gap between them: what one piece of the earlier pack
+    holds of them is looked for at once.
+    """
     earlier = list(before)
-    total = doubtful = at = 0
+    total = doubtful = at = start = 0
     reached: int | None = None
-    for segment in segments:
+    while start < len(segments):
+        if start in even and at < len(earlier) and not doubtful:
+            inside = _skip_even(earlier[at], segments, range(start, even.stop), reached, follows)
+            if inside > start:
+                total += sum([segment.estimated_tokens for segment in segments[start:inside]])
+                reached, start = segments[inside - 1].origins[-1].last, inside
+                continue
+        segment = segments[start]
+        start += 1
         for origin in segment.origins:
             if at == len(earlier) or not _is_continued_by(earlier[at], origin, reached, follows):
                 return total
@@ -105,6 +147,15 @@ def count_common_tokens(before: Sequence[PackedPiece], segments: Sequence[Segmen
     return total
 
 
+def _skip_even(
+    piece: PackedPiece, segments: Sequence[Segment], even: range, reached: int | None, follows: Successors
+) -> int:
+    """Return the first of these segments that does not lie inside a piece of an earlier pack."""
+    if piece.cut is not None or not _is_continued_by(piece, segments[even.start].origins[0], reached, follows):
+        return even.start
+    return bisect_left(segments, piece.last or 0, even.start, even.stop, key=lambda one: one.origins[-1].last or 0)
+
+
 def _is_continued_by(piece: PackedPiece, origin: Origin, reached: int | None, follows: Successors) -> bool:
     """Return True if a piece continues with this origin; in a run that has begun, `reached` was the last message."""
     if not (piece.kind == origin.kind == "conversation" and piece.part is None and origin.part is None):
@@ -118,8 +169,67 @@ def _is_continued_by(piece: PackedPiece, origin: Origin, reached: int | None, fo
     return origin.first == reached + 1 or follows.get((piece.stream, reached)) == (origin.stream, origin.first)
 
 
+def count_steady(packed: AssembledPack) -> int:
+    """Return the number of segments that the next pack begins with as well, unless its window moves."""
+    hints = packed.hints
+    return packed.stable if hints is None else max(packed.stable, hints.run_at + len(hints.run.segments))
+
+
+def split_messages(packed: AssembledPack) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """Return the messages of the steady segments, and those after them."""
+    end = count_steady(packed)
+    return (*_list_messages(packed, end),), (*_flatten(packed.segments[end:]),)
+
+
+def count_stable(packed: AssembledPack) -> int:
+    """Return the number of messages before the content that was fetched for this call only."""
+    return len(_list_messages(packed, packed.stable))
+
+
+def _list_messages(packed: AssembledPack, end: int) -> Sequence[Message]:
+    """Return the messages of the segments before one of them; those of a run are listed already."""
+    run, at = (None, 0) if packed.hints is None else (packed.hints.run, packed.hints.run_at)
+    if run is None or end < at + len(run.segments):
+        return _flatten(packed.segments[:end])
+    behind = packed.segments[at + len(run.segments) : end]
+    return (*_flatten(packed.segments[:at]), *run.messages, *_flatten(behind))
+
+
+def _flatten(segments: Sequence[Segment]) -> list[Message]:
+    return [message for segment in segments for message in segment.messages]
+
+
+class DigestHint(msgspec.Struct, frozen=True):
+    """The digest of the messages that a pack begins with."""
+
+    key: bytes
+    messages: tuple[Message, ...]
+    state: hmac.HMAC
+
+
 def compute_digest(secret: bytes, tenant: str, packed: AssembledPack) -> str:
-    """Return a digest of exactly what is shown. It reveals nothing to anyone without the journal's secret."""
+    """Return a digest of exactly what is shown. It reveals nothing to anyone without the journal's secret.
+
+    It is that of one canonical JSON text, whose first part is the messages, so the part that the last pack began with
+    is not read again.
+    """
+    key = hmac.new(secret, f"pack\0{tenant}".encode(), hashlib.sha256).digest()
+    steady, fetched = split_messages(packed)
+    known: DigestHint | None = None if packed.hints is None else packed.hints.digest
+    if known is None or known.key != key or not begins_with(steady, known.messages):
+        known = DigestHint(key, (), hmac.new(key, b'{"messages":[', hashlib.sha256))
+    state = known.state.copy()
+    _add_messages(state, steady[len(known.messages) :], first=not known.messages)
+    if packed.hints is not None:
+        packed.hints.digest = DigestHint(key, steady, state.copy())
+    _add_messages(state, fetched, first=not steady)
+    state.update(b'],"system":' + encode(packed.system))
+    state.update(b',"tools":' + encode(msgspec.to_builtins(packed.tools)) + b"}")
+    return state.hexdigest()
+
+
+def _add_messages(state: hmac.HMAC, messages: Sequence[Message], *, first: bool) -> None:
+    """Add what is shown of messages, as elements of a JSON list."""
     visible = [
         Message(
             role=message.role,
@@ -129,12 +239,10 @@ def compute_digest(secret: bytes, tenant: str, packed: AssembledPack) -> str:
             name=message.name,
             metadata=message.metadata,
         )
-        for segment in packed.segments
-        for message in segment.messages
+        for message in messages
     ]
-    shown = {"system": packed.system, "tools": packed.tools, "messages": visible}
-    key = hmac.new(secret, f"pack\0{tenant}".encode(), hashlib.sha256).digest()
-    return hmac.new(key, encode(msgspec.to_builtins(shown)), hashlib.sha256).hexdigest()
+    if visible:
+        state.update((b"" if first else b",") + encode(msgspec.to_builtins(visible), MESSAGES_NESTING)[1:-1])
 
 
 def make_evidence(segment: Segment, type: str, source: str | None) -> RetrievedEvidence:

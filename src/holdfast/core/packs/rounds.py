@@ -61,31 +61,36 @@ class ThreadRounds:
         asked: frozenset[MessagePlace] = frozenset(),
         since: MessagePlace | None = None,
         known: dict[int, MeasuredRound] | None = None,
+        settled: ThreadRounds | None = None,
     ) -> None:
         """Take the messages that a turn answers as `asked`; from `since` on, no message of the thread is missing.
 
         `known` are rounds of earlier packs by the identity of their first message. They are checked, and added to.
+        `settled` are the rounds of an earlier pack of this thread, all of which but the newest are the same here.
         """
         self.talk = talk
         self.thread = thread
-        self._abbreviate = abbreviate
+        self.abbreviate = abbreviate
         self._known = {} if known is None else known
-        self.messages = talk.list_rounds()
-        kept = [self._known.get(id(messages[0])) for messages in self.messages]
-        self.measured = [
-            one if one is not None and one.messages == messages else None
-            for one, messages in zip(kept, self.messages, strict=True)
-        ]
-        """The rounds that are measured already, each with the very messages that are shown now."""
         self.number = talk.rounds
         """The number of rounds."""
+        old = 0 if settled is None else settled.number - 1
+        self.messages: list[list[Message]] = [] if settled is None else settled.messages[:old]
+        self.messages += talk.list_rounds(old)
+        kept = [self._known.get(id(messages[0])) for messages in self.messages[old:]]
+        self.measured: list[MeasuredRound | None] = [] if settled is None else settled.measured[:old]
+        """The rounds that are measured already, each with the very messages that are shown now."""
+        self.measured += [
+            one if one is not None and one.messages == messages else None
+            for one, messages in zip(kept, self.messages[old:], strict=True)
+        ]
         self.count = talk.limits.count or talk.count
-        rounds = range(talk.rounds)
-        pinned = rounds if True in [message.pinned for message in talk.messages] else ()
-        self.all_pinned = dict.fromkeys(nth for nth in pinned if any(message.pinned for message in talk.round(nth)))
+        pinned: list[int] = [] if settled is None else [nth for nth in settled.all_pinned if nth < old]
+        if True in [message.pinned for messages in self.messages[old:] for message in messages]:
+            pinned += [nth for nth in range(old, talk.rounds) if any(one.pinned for one in self.messages[nth])]
+        self.all_pinned: dict[int, None] = dict.fromkeys(pinned)
         """Rounds that must be shown, with all of their calls, oldest first."""
-        heads = enumerate([messages[0] for messages in self.messages] if asked else ())
-        self.all_asked = dict.fromkeys([nth for nth, head in heads if (head.stream, head.version) in asked])
+        self.all_asked = dict.fromkeys(self._find_asked(asked))
         """Rounds that the turn answers, oldest first: every user message is a round of its own."""
         self.reasons = {
             **dict.fromkeys(self.all_pinned, "pinned"),
@@ -94,9 +99,21 @@ class ThreadRounds:
         }
         """Rounds that come before others, however old they are, and why."""
         self._answered = frozenset((*[*self.all_asked][:1], *[*self.all_asked][-1:]))
+        rounds = range(talk.rounds)
         found = (nth for nth in rounds if since in [(message.stream, message.version) for message in talk.round(nth)])
         self.unbroken = talk.rounds if since is None else next(found, 0)
         """From this round on, none is missing."""
+
+    def _find_asked(self, asked: frozenset[MessagePlace]) -> list[int]:
+        """Find the rounds that begin with these messages, from the newest back, where they are."""
+        found: list[int] = []
+        for nth in range(self.number - 1, -1, -1):
+            if len(found) == len(asked):
+                break
+            head = self.messages[nth][0]
+            if (head.stream, head.version) in asked:
+                found.append(nth)
+        return found[::-1]
 
     def name(self, message: Message) -> str | None:
         """Return the handle by which a model can read a message whole."""
@@ -129,10 +146,12 @@ class ThreadRounds:
 
     def light_form(self, nth: int) -> RoundForm:
         """Return a round at level light."""
-        found = self.measure(nth)
+        found = self.measured[nth] or self.measure(nth)
         if found.light is None:
-            known, most = found.whole, self._abbreviate
-            if False in [is_light(message, most) for message in known.messages]:
+            known, most = found.whole, self.abbreviate
+            head = known.messages[0]
+            alone = len(known.messages) == 1 and is_light(head, most)
+            if not alone and False in [is_light(message, most) for message in known.messages]:
                 messages, left_out = lighten_messages(known.messages, most, self.name)
                 if not all(map(is_, messages, known.messages)):
                     tokens = sum(map(self.count, messages))

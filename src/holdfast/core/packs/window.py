@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from holdfast.core.packs.rounds import OUTPUTS_ONLY, RoundForm, ThreadRounds
+from holdfast.core.packs.runs import RoundRun
 from holdfast.core.packs.segments import ItemForm, ItemForms, PackItem
 from holdfast.records.packs import LEVELS, CompactionLevel, Decision, Segment
 from holdfast.records.settings import Settings
@@ -108,6 +109,8 @@ class PackSources(msgspec.Struct, frozen=True, kw_only=True):
     forms: ItemForms
     marker: Segment
     """The marker for earlier messages that are not shown, at its longest."""
+    runs: Mapping[CompactionLevel, RoundRun] = {}
+    """Runs of an earlier pack over the oldest of these rounds."""
     summarise: Callable[[int, int], Segment | None] = lambda first, room: None
     """A function that summarises the messages before a window's first round, in at most so many tokens."""
     fixed_parts: Callable[[], Sequence[RequiredPart]] = tuple
@@ -126,6 +129,8 @@ class FitResult(msgspec.Struct, frozen=True, kw_only=True):
     """The first round of the window; rounds shown before it are pinned, or questions that the turn answers."""
     items: tuple[ItemForm, ...]
     decisions: tuple[Decision, ...]
+    run: RoundRun | None = None
+    """The rounds before these, if all of the conversation is shown."""
 
 
 class OlderRounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,7 +166,7 @@ class OlderChooser(msgspec.Struct, frozen=True):
         # A summary is not worth its tokens if the marker for everything it does not cover would have no room.
         for summed in (self.room, self.room - mark):
             summaries = self._choose_summaries(summed)
-            room = self.room - sum(one.estimated_tokens for one in summaries)
+            room = self.room - sum([one.estimated_tokens for one in summaries])
             messages = self.messages - len(summaries)
             looked, tokens, sizes = self._measure_rounds(older, room)
             told = len(summaries) == len(sources.summaries) and not sources.hidden
@@ -184,9 +189,9 @@ class OlderChooser(msgspec.Struct, frozen=True):
         forms = {nth: looked[nth] for nth in older[start:]}
         if start and not self.limits.stickiness:
             start -= self._add_edge_round(older[start - 1], forms, room, min(most, messages))
-        taken = sum(form.tokens for form in forms.values())
+        taken = sum([form.tokens for form in forms.values()])
         # The marker must not take the place of a message.
-        marked = marked and sum(len(form.messages) for form in forms.values()) < messages
+        marked = marked and sum([len(form.messages) for form in forms.values()]) < messages
         return OlderRounds(
             summaries=summaries if made is None else (*summaries, made),
             forms=forms,
@@ -243,7 +248,7 @@ class OlderChooser(msgspec.Struct, frozen=True):
         stickiness = self.limits.stickiness
         if not stickiness:
             return dense_start(open_to, room)
-        share = self.room + sum(form.tokens for form in self.shown.values())
+        share = self.room + sum([form.tokens for form in self.shown.values()])
         before = self._find_previous_start(older)
         if before is not None:
             start = sticky_start(open_to, room, share, before, stickiness)

@@ -6,7 +6,8 @@ objects in the same order. Texts and arguments are never altered. Every repair i
 refuse instead.
 
 Rounds are measured only when they are looked at: tokens are counted for the part of a long history that is shown and
-one round more, not for all of it.
+one round more, not for all of it. A conversation that only grew is repaired from its newest round on, if that part can
+be repaired without the rest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -27,6 +28,8 @@ from holdfast.errors import HoldfastError, InvalidValue
 from holdfast.records.messages import INTERRUPTED_RESULT, ROLES, Message, Repair, ToolCallRequest, ToolCallResult
 
 OpenCalls = Literal["interrupted", "keep"]
+_REACHING: Final = frozenset({"orphan_result", "duplicate_result"})
+"""Repairs of results that calls to come may have."""
 
 _TEXT_ROLES = ROLES - {"tool"}
 SUMMARY_LABEL = "Summary of previous context:"
@@ -89,6 +92,14 @@ def repair_messages(messages: Sequence[Message], *, open_calls: OpenCalls = "int
                 kept += _place_results(whole, index, found, given, repairs, fill=index != live)
     repairs.sort(key=lambda repair: repair.index)
     return RepairResult(kept, repairs)
+
+
+def stand_alone(messages: Sequence[Message]) -> bool:
+    """Return True if messages begin with a round, and each of their results names a call among them by its own id."""
+    if not messages or messages[0].role == "tool":
+        return False
+    wanted = {one.tool_call_id for message in messages if message.tool_results for one in message.tool_results}
+    return not wanted or wanted <= {one.id for message in messages if message.tool_calls for one in message.tool_calls}
 
 
 def make_interrupted_result(call: ToolCallRequest) -> Message:
@@ -265,7 +276,7 @@ def fits(size: Size, room: Size) -> bool:
 class ConversationRounds:
     """A valid list of messages: the first instructions, then rounds by number."""
 
-    __slots__ = ("_known", "_starts", "first", "limits", "messages", "repairs", "rounds")
+    __slots__ = ("_known", "_reaching", "_starts", "first", "limits", "messages", "repairs", "rounds")
 
     def __init__(self, messages: Sequence[Message], limits: WindowBounds, leading: int | None = None) -> None:
         """Repair the messages and find the rounds.
@@ -286,11 +297,32 @@ class ConversationRounds:
         starts = [index for index in range(begin, len(self.messages)) if self.messages[index].role != "tool"]
         self._starts = [*starts, len(self.messages)]
         self.rounds = len(starts)
+        self._reaching = not _REACHING.isdisjoint([repair.problem for repair in self.repairs])
         self._known: dict[int, tuple[Message, int]] = {}
 
-    def list_rounds(self) -> list[list[Message]]:
-        """Return the messages of all rounds."""
-        return [self.messages[start:end] for start, end in pairwise(self._starts)]
+    def replace_newest(self, messages: Sequence[Message], limits: WindowBounds) -> ConversationRounds | None:
+        """Return the conversation with these messages in place of its newest round; None if all must be repaired.
+
+        Only the repairs of these messages are listed.
+        """
+        if self._reaching or not self.rounds or not stand_alone(messages):
+            return None
+        there = {(message.stream, message.version) for message in messages}
+        if not there.issuperset([(one.stream, one.version) for one in self.round(-1) if one.version]):
+            return None  # An older result has its call in the newest round.
+        newest = ConversationRounds(messages, limits, 0)
+        if newest._reaching or not newest.rounds:
+            return None
+        begin = self._starts[-2]
+        newest.first = self.first
+        newest.messages = self.messages[:begin] + newest.messages
+        newest._starts = self._starts[:-2] + [begin + start for start in newest._starts]
+        newest.rounds = len(newest._starts) - 1
+        return newest
+
+    def list_rounds(self, first: int = 0) -> list[list[Message]]:
+        """Return the messages of all rounds from one on."""
+        return [self.messages[start:end] for start, end in pairwise(self._starts[first:])]
 
     def round(self, nth: int) -> list[Message]:
         """Return the messages of a round; negative numbers count from the newest."""

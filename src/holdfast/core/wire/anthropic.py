@@ -27,12 +27,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 
 from holdfast.core.wire import plain_data
-from holdfast.core.wire.calls import IdStyle, WireIds, arguments_object, read_call, read_provider_id, result_content
+from holdfast.core.wire.calls import (
+    IdStyle,
+    KnownIds,
+    WireIds,
+    arguments_object,
+    read_call,
+    read_provider_id,
+    result_content,
+)
+from holdfast.core.wire.growth import begins_with, continue_ids, copy_items, take_plain
 from holdfast.core.wire.parts import (
     Extras,
     MessageBuilder,
@@ -268,47 +278,152 @@ class _RoleGroup(msgspec.Struct):
     text: str | None = None
     """The content, while it is a single text that was given as text."""
     extras: dict[str, Any] = {}
+    start: int = -1
+    """The index of its first message."""
 
     def add(self, message: Message, blocks: list[Block], source: int) -> None:
+        self.start = source if self.start < 0 else self.start
         plain_text = isinstance(message.content, str) and not self.blocks and len(blocks) == 1
         self.text = blocks[0].get("text") if plain_text and blocks[0]["type"] == "text" else None
         self.blocks += [(block, source) for block in blocks]
         self.extras |= message_extras(message, "anthropic", "message")
 
+    def build(self) -> dict[str, Any]:
+        """Return the message."""
+        content = [block for block, _ in self.blocks] if self.text is None else self.text
+        return {"role": self.role, "content": content} | self.extras
+
 
 def render_messages(messages: Sequence[Message], system: str | None, ids: IdStyle) -> AnthropicDraft:
     """Render the system prompt and the messages. Prompts at the head of the list join the system prompt."""
     wire = WireIds(messages, ids, _VALID_ID, MAX_CALL_ID_CHARS)
-    prompts, prompt_source = [prompt] if (prompt := plain_data.drop_blank_prompt(system)) else [], -1
-    turns: list[_RoleGroup] = []
+    groups = _group_roles(messages, wire, exact=ids == "provider")
+    if ids == "unique":
+        _make_sendable(groups.turns, len(messages))
+    prompts = [prompt] if (prompt := plain_data.drop_blank_prompt(system)) else []
+    return AnthropicDraft(
+        system="\n\n".join([*prompts, *groups.prompts]) or None,
+        messages=[turn.build() for turn in groups.turns],
+        sources=[[source for _, source in turn.blocks] for turn in groups.turns],
+        prompt_source=groups.prompt_source,
+    )
+
+
+class _RoleGroups(NamedTuple):
+    """Prompts at the head of messages, and the others by role."""
+
+    prompts: list[str]
+    prompt_source: int
+    turns: list[_RoleGroup]
+
+
+def _group_roles(
+    messages: Sequence[Message], wire: WireIds, *, exact: bool = False, first: int = 0, begun: bool = False
+) -> _RoleGroups:
+    """Group messages by role; the first of them is at `first` of all, and `begun` if others were said before."""
+    prompts: list[str] = []
+    prompt_source, turns = -1, list[_RoleGroup]()
     for index, message in enumerate(messages):
-        if message.role in ROLE_LABELS and not turns:
+        if message.role in ROLE_LABELS and not turns and not begun:
             if message.text.strip():
                 prompts.append(message.text)
                 prompt_source = index
             continue
-        blocks = list(_render_blocks(message, index, wire, exact=ids == "provider"))
+        blocks = list(_render_blocks(message, index, wire, exact=exact))
         if not blocks:
             continue
         role = "assistant" if message.role == "assistant" else "user"
         if not turns or turns[-1].role != role:
             turns.append(_RoleGroup(role))
-        turns[-1].add(message, blocks, index)
+        turns[-1].add(message, blocks, first + index)
     for turn in turns:
         if turn.role == "user":
             turn.blocks = sorted(turn.blocks, key=lambda each: each[0]["type"] != "tool_result")  # Results come first.
-    if ids == "unique":
-        _make_sendable(turns, len(messages))
-    return AnthropicDraft(
-        system="\n\n".join(prompts) or None,
-        messages=[
-            {"role": turn.role, "content": [block for block, _ in turn.blocks] if turn.text is None else turn.text}
-            | turn.extras
-            for turn in turns
-        ],
-        sources=[[source for _, source in turn.blocks] for turn in turns],
-        prompt_source=prompt_source,
-    )
+    return _RoleGroups(prompts, prompt_source, turns)
+
+
+class RenderedTurns(msgspec.Struct, frozen=True):
+    """Messages of all turns that are over, as a request shows them; without marks of the caller's."""
+
+    messages: tuple[Message, ...] = ()
+    turns: tuple[dict[str, Any], ...] = ()
+    prompts: tuple[str, ...] = ()
+    prompt_source: int = -1
+    ids: KnownIds = KnownIds()
+
+    def extend(self, messages: tuple[Message, ...]) -> RenderedTurns | None:
+        """Return these and the turns of more messages that are over; None if all must be rendered together.
+
+        The last turn is not: what follows may join it. A result is in another turn than its call, and stays behind it.
+        """
+        wire = continue_ids(self.ids, messages, _VALID_ID, MAX_CALL_ID_CHARS)
+        if wire is None:
+            return None
+        first = len(self.messages)
+        groups = _group_roles(messages, wire, first=first, begun=bool(self.turns))
+        turns = groups.turns[:-1]
+        while turns and messages[groups.turns[len(turns)].start - first].role == "tool":
+            turns.pop()
+        if not turns:
+            return self
+        over = messages[: groups.turns[len(turns)].start - first]
+        ids = continue_ids(self.ids, over, _VALID_ID, MAX_CALL_ID_CHARS)
+        if ids is None or any(True for turn in turns for block, _ in turn.blocks for _ in _iterate_marks(block)):
+            return None
+        if not self.turns:
+            _begin_with_user(turns)
+        return RenderedTurns(
+            messages=(*self.messages, *over),
+            turns=(*self.turns, *[turn.build() for turn in turns]),
+            prompts=(*self.prompts, *groups.prompts),
+            prompt_source=groups.prompt_source if groups.prompts else self.prompt_source,
+            ids=ids.known,
+        )
+
+    def finish(
+        self, messages: Sequence[Message], system: str | None, tools: Iterable[ToolDef], stable: int | None
+    ) -> AnthropicRequest | None:
+        """Return a request with these messages behind the turns that are over; None if it must be rendered together."""
+        wire = continue_ids(self.ids, messages, _VALID_ID, MAX_CALL_ID_CHARS)
+        if wire is None or not self.turns:
+            return None
+        first, count = len(self.messages), len(self.messages) + len(messages)
+        turns = _group_roles(messages, wire, first=first, begun=True).turns
+        if not turns or turns[0].role == self.turns[-1]["role"]:
+            return None
+        _trim_end(turns, count)
+        prompts = [prompt] if (prompt := plain_data.drop_blank_prompt(system)) else []
+        draft = AnthropicDraft(
+            system="\n\n".join([*prompts, *self.prompts]) or None,
+            messages=[turn.build() for turn in turns],
+            sources=[[source for _, source in turn.blocks] for turn in turns],
+            prompt_source=self.prompt_source,
+        )
+        told = render_tools(tools, "anthropic")
+        if stable is None:
+            request = _build_request(draft.system, draft.messages, told)
+        elif _has_markable(turns, stable):
+            request = mark_request(draft, told, stable, count)
+        else:
+            return None  # A mark would stand in a turn that is over.
+        request["messages"] = [*copy_items(self.turns), *request["messages"]]
+        return request
+
+
+def _has_markable(turns: Sequence[_RoleGroup], until: int) -> bool:
+    """Return True if a block may carry a mark before any block of a message at `until` or later."""
+    blocks = takewhile(lambda each: each[1] < until, [each for turn in turns for each in turn.blocks])
+    return any(_is_markable(block) for block, _ in blocks)
+
+
+def render_over(known: RenderedTurns | None, steady: tuple[Message, ...]) -> RenderedTurns | None:
+    """Render the turns that the next request begins with as well, up to a message with files.
+
+    `known` is what the last request began with. None means that all must be rendered together.
+    """
+    if known is None or not begins_with(steady, known.messages):
+        known = RenderedTurns()
+    return known.extend(take_plain(steady, len(known.messages)))
 
 
 def _make_sendable(turns: list[_RoleGroup], count: int) -> None:
@@ -316,8 +431,16 @@ def _make_sendable(turns: list[_RoleGroup], count: int) -> None:
     if not turns:
         # There were only blank texts or instructions, and Anthropic refuses a request without a message.
         turns.append(_make_user_group(plain_data.EMPTY_REQUEST_TEXT, count))
+    _begin_with_user(turns)
+    _trim_end(turns, count)
+
+
+def _begin_with_user(turns: list[_RoleGroup]) -> None:
     if turns[0].role == "assistant":
         turns.insert(0, _make_user_group(EARLIER_NOT_SHOWN, turns[0].blocks[0][1]))
+
+
+def _trim_end(turns: list[_RoleGroup], count: int) -> None:
     end, (last, _) = turns[-1], turns[-1].blocks[-1]
     if end.role == "assistant" and last["type"] == "text" and last["text"] != last["text"].rstrip():
         trimmed = last["text"].rstrip()

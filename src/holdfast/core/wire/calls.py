@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -242,17 +242,53 @@ def _assign_result(
         found.answers[call] = place
 
 
+class KnownIds(msgspec.Struct, frozen=True):
+    """The ids in the messages that a request begins with. They stay the same if what follows has no part in them."""
+
+    sent: frozenset[str] = frozenset()
+    """Ids of calls that providers gave."""
+    made: frozenset[str] = frozenset()
+    """Ids of calls that were derived because the providers' could not be sent."""
+    own: frozenset[str] = frozenset()
+    """Holdfast's own ids of calls."""
+
+    def is_apart_from(self, messages: Sequence[Message]) -> bool:
+        """Return True if messages can follow without changing an id of these, or being matched with their calls."""
+        found = [call for message in messages for call in message.tool_calls]
+        own = {call.id for call in found}
+        results = [result for message in messages for result in message.tool_results]
+        return (
+            "" not in own
+            and own.isdisjoint(self.own)
+            and self.made.isdisjoint([call.provider_id for call in found if call.provider_id])
+            and own.issuperset([result.tool_call_id for result in results])
+        )
+
+
+NO_IDS: Final = KnownIds()
+
+
 class WireIds:
     """The ids of all calls and results of a request, and the names of its tools."""
 
-    __slots__ = ("_calls", "_exact", "_results", "_unmatched")
+    __slots__ = ("_calls", "_exact", "_results", "_unmatched", "known")
 
-    def __init__(self, messages: Sequence[Message], ids: IdStyle, valid: re.Pattern[str], longest: int) -> None:
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        ids: IdStyle,
+        valid: re.Pattern[str],
+        longest: int,
+        before: KnownIds | None = None,
+    ) -> None:
+        """Match results and choose ids; `before` are those of the messages before these, which are apart from them."""
         self._exact = ids == "provider"
         self._unmatched: dict[ItemIndex, str] = {}
         self._results = match_results(messages).calls()
-        self._calls = _provider_ids(messages) if ids == "provider" else _unique_ids(messages, valid, longest)
-        used = set(self._calls.values())
+        others = () if before is None else (before,)
+        self._calls = _provider_ids(messages) if ids == "provider" else _unique_ids(messages, valid, longest, *others)
+        before = before or NO_IDS
+        used = {*before.sent, *before.made, *self._calls.values()}
         for index, message in enumerate(messages):
             for position, result in enumerate(message.tool_results):
                 if (index, position) not in self._results:
@@ -260,6 +296,18 @@ class WireIds:
                     self._unmatched[index, position] = (
                         given if ids == "provider" else _make_free_id(given, valid, longest, used)
                     )
+        calls = dict(_list_calls(messages))
+        sent = {id for place, id in self._calls.items() if id == calls[place].provider_id}
+        self.known = KnownIds(
+            before.sent | sent,
+            before.made.union(self._calls.values()) - before.sent - sent,
+            before.own.union([call.id for call in calls.values()]),
+        )
+        """The ids of these messages and those before them."""
+
+    def is_complete(self) -> bool:
+        """Return True if every result has a call, and every call a result."""
+        return not self._unmatched and len(self._results) == len(self._calls)
 
     def call_id(self, index: int, position: int) -> str:
         """Return the id of a call."""
@@ -299,16 +347,19 @@ def _provider_ids(messages: Sequence[Message]) -> dict[ItemIndex, str]:
     }
 
 
-def _unique_ids(messages: Sequence[Message], valid: re.Pattern[str], longest: int) -> dict[ItemIndex, str]:
+def _unique_ids(
+    messages: Sequence[Message], valid: re.Pattern[str], longest: int, before: KnownIds = NO_IDS
+) -> dict[ItemIndex, str]:
     """Return unique ids: the provider's id for the first call that has it, new ids for the others."""
     calls = _list_calls(messages)
     found: dict[ItemIndex, str] = {}
-    used: set[str] = set()
+    used = set(before.sent)
     for place, call in calls:
         given = call.provider_id
         if given and given not in used and len(given) <= longest and valid.fullmatch(given):
             found[place] = given
             used.add(given)
+    used |= before.made
     for place, call in calls:
         if place not in found:
             # holdfast's own id does not change when the window moves, which keeps the prompt cache warm.

@@ -29,6 +29,7 @@ from holdfast.core.wire.calls import (
     read_provider_id,
     result_content,
 )
+from holdfast.core.wire.growth import ListFormat
 from holdfast.core.wire.parts import (
     MessageBuilder,
     accept_message,
@@ -131,9 +132,17 @@ def render_request(
 ) -> OpenAIRequest:
     """Return keyword arguments for `chat.completions.create`. `ids="provider"` is for export, not for sending."""
     wire = WireIds(messages, ids, _VALID_ID, MAX_CALL_ID_CHARS)
-    out: list[dict[str, Any]] = [{"role": "system", "content": prompt}] if (prompt := drop_blank_prompt(system)) else []
+    items: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
-        out += render_message(message, index, wire, exact=ids == "provider")
+        items += render_message(message, index, wire, exact=ids == "provider")
+    return build_request(items, system, tools, ids)
+
+
+def build_request(
+    items: list[dict[str, Any]], system: str | None, tools: Iterable[ToolDef], ids: IdStyle = "unique"
+) -> OpenAIRequest:
+    """Return keyword arguments with messages that are rendered already."""
+    out = [{"role": "system", "content": prompt}, *items] if (prompt := drop_blank_prompt(system)) else items
     if not out and ids == "unique":
         out.append({"role": "user", "content": EMPTY_REQUEST_TEXT})  # OpenAI refuses a request without a message.
     told = render_tools(tools, "openai")
@@ -333,3 +342,12 @@ def _render_extras(message: Message, exact: bool) -> dict[str, Any]:
 def _is_field_refusal(part: Part) -> bool:
     """Return True if the refusal was a field beside the content rather than a part of it."""
     return part.get("type") == "refusal" and bool(part_extras(part, "openai").get("field"))
+
+
+LIST_FORMAT = ListFormat(
+    "openai",
+    _VALID_ID,
+    MAX_CALL_ID_CHARS,
+    lambda messages, index, wire: render_message(messages[index], index, wire, exact=False),
+)
+"""The format for requests that begin like the last one."""

@@ -21,6 +21,7 @@ from typing import Any, NotRequired, TypedDict
 
 from holdfast.core.wire import calls, plain_data
 from holdfast.core.wire.calls import IdStyle, WireIds
+from holdfast.core.wire.growth import ListFormat
 from holdfast.core.wire.parts import (
     MessageBuilder,
     accept_message,
@@ -102,6 +103,13 @@ def render_request(
     out: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
         out += render_items(messages, message, index, wire, exact=ids == "provider")
+    return build_request(out, system, tools, ids)
+
+
+def build_request(
+    out: list[dict[str, Any]], system: str | None, tools: Iterable[ToolDef], ids: IdStyle = "unique"
+) -> ResponsesRequest:
+    """Return keyword arguments with items that are rendered already."""
     if not out and ids == "unique":
         out.append({"role": "user", "content": plain_data.EMPTY_REQUEST_TEXT})
     request: ResponsesRequest = {"input": out}
@@ -370,3 +378,12 @@ def _render_file(part: Part, exact: bool) -> dict[str, Any] | None:
         return None
     detail = {} if part.get("detail") is None else {"detail": copy_data(part["detail"])}
     return {"type": "input_file", **file, **detail}
+
+
+LIST_FORMAT = ListFormat(
+    "responses",
+    _VALID_ID,
+    MAX_CALL_ID_CHARS,
+    lambda messages, index, wire: render_items(messages, messages[index], index, wire, exact=False),
+)
+"""The format for requests that begin like the last one."""

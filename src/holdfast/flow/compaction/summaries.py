@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, groupby, islice, takewhile
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -136,9 +137,9 @@ def plan_summary(env: Env, stream: str, *, keep: Keep, whole: bool = False) -> S
 def list_spans(places: Sequence[MessageLocation]) -> tuple[MessageSpan, ...]:
     """Return the spans of streams that consecutive messages of a thread lie in, oldest first."""
     found = []
-    for stream, group in groupby(places, key=lambda place: place.stream):
-        versions = [place.version for place in group]
-        found.append(MessageSpan(stream, versions[0], versions[-1]))
+    for stream, group in groupby(places, key=attrgetter("stream")):
+        run = list(group)
+        found.append(MessageSpan(stream, run[0].version, run[-1].version))
     return tuple(found)
 
 
@@ -231,7 +232,7 @@ def summary_facts(stream: str, covers: Sequence[MessageSpan], messages: Sequence
         last=own.last,
         shared=tuple(one for one in covers if one.stream != stream),
         messages=len(messages),
-        trust=lowest_trust(*(message.trust for message in messages)),
+        trust=lowest_trust(*{message.trust for message in messages}),
         **more,
     )
 

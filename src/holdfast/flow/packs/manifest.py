@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast.core.frames import calls
 from holdfast.core.frames.stack import add_clock_events
 from holdfast.core.journal.codec import encode
-from holdfast.core.packs.manifest import RENDERER_VERSION, list_pieces
+from holdfast.core.packs.manifest import RENDERER_VERSION, count_steady, list_pieces
 from holdfast.core.packs.segments import WINDOW_PART
 from holdfast.errors import Conflict, InvalidValue, SessionClosed
 from holdfast.flow.frames.lifecycle import check_live, match_event
@@ -179,7 +179,7 @@ def _pack_drafts(
 
 def _pack_facts(env: Env, packed: AssembledPack, digest: str, pack: str, call: str, frame: str | None) -> ContextPacked:
     summary = packed.token_summary
-    manifest = list_pieces(packed.segments, packed.follows)
+    manifest = _list_pieces(packed)
     stream, start = packed.window_start or (None, None)
     return ContextPacked(
         pack=pack,
@@ -217,6 +217,25 @@ def _pack_facts(env: Env, packed: AssembledPack, digest: str, pack: str, call: s
             dict.fromkeys(piece.artifact for piece in manifest if piece.artifact is not None and is_copy(piece))
         ),
     )
+
+
+def _list_pieces(packed: AssembledPack) -> tuple[PackedPiece, ...]:
+    """List the pieces of a pack; those of the segments that the last journaled pack began with are known."""
+    hints, segments, end = packed.hints, packed.segments, count_steady(packed)
+    if hints is None:
+        return list_pieces(segments, packed.follows)
+    usable = [known for known in hints.pieces if len(known[0]) <= end and segments[: len(known[0])] == known[0]]
+    listed, pieces = usable[-1] if usable else ((), ())
+    base = hints.run.base
+    # What stands before the questions of a turn is known to the next turn as well.
+    ends = [end] if base is None else [hints.run_at + len(base.segments), end]
+    kept = usable[:-1] if usable else []
+    for until in [one for one in ends if one >= len(listed)]:
+        pieces = list_pieces(segments[len(listed) : until], packed.follows, pieces)
+        listed = segments[:until]
+        kept.append((listed, pieces))
+    hints.pieces = tuple(kept[-2:])
+    return list_pieces(segments[end:], packed.follows, pieces)
 
 
 def is_copy(piece: PackedPiece) -> bool:

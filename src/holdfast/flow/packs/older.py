@@ -115,7 +115,7 @@ class WindowSummaries(msgspec.Struct, frozen=True):
             tokens=0,
             tokenizer=None,
             method=METHOD,
-            trust=lowest_trust(*[message.trust for message in messages]),
+            trust=lowest_trust(*{message.trust for message in messages}),
             window=True,
         )
         return summary_segment(empty, self.thread, self.mark, self.counter.count).estimated_tokens

@@ -11,17 +11,18 @@ import msgspec
 from holdfast.core.frames import stack
 from holdfast.core.packs import segments
 from holdfast.core.packs.assemble import CountedBrief, EvidenceItems, PackMaterial, assemble_pack
+from holdfast.core.packs.briefs import Brief
 from holdfast.core.packs.fences import FenceMarks
 from holdfast.core.packs.fit import fit_pack
 from holdfast.core.packs.history_tools import HISTORY_TOOL_NAMES
-from holdfast.core.packs.rounds import ThreadRounds
 from holdfast.core.packs.window import FitResult, PackLimits, PackSources, RequiredPart
-from holdfast.core.sessions.rounds import UNLIMITED, ConversationRounds, WindowBounds
+from holdfast.core.sessions.rounds import UNLIMITED, WindowBounds
 from holdfast.core.sessions.tokens import count_label, framing_of
 from holdfast.errors import BudgetExhausted, BudgetTooSmall
 from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.journal import telemetry
-from holdfast.flow.packs import briefs, evidence, manifest, recent, visibility
+from holdfast.flow.packs import briefs, evidence, hints, manifest, recent, visibility
+from holdfast.flow.packs.hints import TailHints
 from holdfast.flow.packs.older import WindowSummaries
 from holdfast.flow.packs.recent import ThreadTail, TokenCounter
 from holdfast.flow.packs.visibility import PackRequest, Visibility, check_request
@@ -162,7 +163,8 @@ class _PackBuilder:
             crumbs = visibility.load_breadcrumbs(env, seen.frame.id)
         before = manifest.last_pack(env, seen.thread, self._state, self._window, tail.packed)
         older = WindowSummaries(env, seen.thread, tail, before, counter, self._mark)
-        sources = self._build_sources(counted, crumbs, tail, found, older)
+        hint = hints.find_hints(env, seen.thread, counter.kept_as, tail)
+        sources = self._build_sources(counted, crumbs, tail, found, older, hint)
         fitted = self._fit(sources, before)
         standing, made = tail.summaries, None
         if fitted.summaries and fitted.summaries[-1].text in older.found:
@@ -170,15 +172,14 @@ class _PackBuilder:
             standing = (*standing, summary)
             sources = msgspec.structs.replace(sources, summaries=(*sources.summaries, segment))
         shown = () if before is None else before.manifest
-        erased = brief.erased or True in [message.erased for message in tail.messages]
-        if before is not None and erased and manifest.has_erasure_since(env, before.at_seq):
+        if before is not None and self._shows_erased(brief, tail) and manifest.has_erasure_since(env, before.at_seq):
             shown = ()  # Content that was erased since is rendered differently now.
         given = PackMaterial(
             counted=counted,
             crumbs=tuple(crumb for crumb, _ in crumbs),
             standing=standing,
             messages=self._messages,
-            follows=tail.map_successors(),
+            follows=hint.follows,
             overhead=counter.framing.reply,
             budget=self._budget,
             model=self._model.name or None,
@@ -201,8 +202,14 @@ class _PackBuilder:
             kept_as=counter.kept_as,
             made=made,
             before=shown,
+            hints=hint.kept,
         )
-        return assemble_pack(fitted, sources, given)
+        packed = assemble_pack(fitted, sources, given)
+        hint.keep(env, sources.rounds)
+        return packed
+
+    def _shows_erased(self, brief: Brief, tail: ThreadTail) -> bool:
+        return bool(brief.erased) or True in [message.erased for message in tail.messages]
 
     def _build_sources(
         self,
@@ -211,38 +218,35 @@ class _PackBuilder:
         tail: ThreadTail,
         found: EvidenceItems,
         older: WindowSummaries,
+        hint: TailHints,
     ) -> PackSources:
         count, settings, thread = self._counter.count, self._env.settings, self._seen.thread
         bounds = WindowBounds(messages=self._max_messages, tokens=self._budget, count=count)
-        talk = ConversationRounds(tail.messages, bounds, tail.leading)
+        rounds = hint.lay_out(bounds, thread, settings.abbreviate_chars)
         all_crumbs = last_crumb = None
         if crumbs:
             all_crumbs, last_crumb = segments.crumb_segments(crumbs, self._mark, count, settings.breadcrumb_tokens)
         # Messages that are neither loaded nor covered by a loaded summary are hidden.
         known = len(tail.places)
         if tail.summaries:
-            known -= sum(segments.is_covered(*place.key, tail.summaries) for place in tail.places)
+            # Only what stays in the tail may be covered: reading it ends at the first message that is.
+            stays = tail.places[: tail.start()]
+            known -= sum(segments.is_covered(*place.key, tail.summaries) for place in stays)
             known += sum(summary.messages for summary in tail.summaries)
         hidden = self._messages > known
         return PackSources(
             fixed=counted.tokens,
             crumbs=all_crumbs,
             last_crumb=last_crumb,
-            rounds=ThreadRounds(
-                talk,
-                thread,
-                settings.abbreviate_chars,
-                tail.question_places,
-                tail.contiguous_start(),
-                tail.measured_rounds(),
-            ),
+            rounds=rounds,
+            runs=hint.runs,
             complete=tail.complete or not hidden,
             hidden=tail.complete and hidden,
             summaries=tuple(segments.summary_segment(one, thread, self._mark, count) for one in tail.summaries),
             items=found.items,
             forms=segments.ItemForms(self._mark, count, settings.abbreviate_chars),
             marker=segments.marker_segment(self._messages, count, tools=counted.has_history_tools),
-            summarise=lambda first, room: older.summarise(talk.round(first)[0], room),
+            summarise=lambda first, room: older.summarise(rounds.messages[first][0], room),
             fixed_parts=lambda: self._brief_parts(counted),
         )
 

@@ -13,11 +13,12 @@ from holdfast.core.compaction.summary import read_passage
 from holdfast.core.journal.codec import decode_event
 from holdfast.core.lazy import convert
 from holdfast.core.packs import segments
-from holdfast.core.packs.assemble import has_estimates, round_origins, summarise_tokens
+from holdfast.core.packs.assemble import round_origins, summarise_tokens
 from holdfast.core.packs.briefs import Brief
 from holdfast.core.packs.fences import MEMORY_LABEL, FenceMarks, evidence_label
 from holdfast.core.packs.manifest import RENDERER_VERSION, compute_digest, make_evidence, restore_decisions
 from holdfast.core.packs.rounds import remake_round
+from holdfast.core.packs.runs import has_estimates
 from holdfast.core.sessions.rounds import repair_messages
 from holdfast.core.sessions.tokens import count_label, framing_of
 from holdfast.core.trust import FILE_PREFIX, lowest_trust

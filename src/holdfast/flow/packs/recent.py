@@ -6,6 +6,7 @@ and nothing was erased; otherwise the tail is read again. A turn's first and new
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise, takewhile
 from operator import attrgetter
@@ -45,6 +46,8 @@ TYPICAL_TOKENS = 200
 MIN_PAGE = 16
 MAX_LEFT = 4
 """Rounds that may be remembered although they have left a tail: they keep their messages in memory."""
+MAX_SEARCHES = 16
+"""The most messages whose successors are searched for one by one."""
 MAX_NEW_EVENTS = 256
 """The most new events that a cached tail is extended by."""
 GROWTH_TYPES = frozenset({"message.appended", "tokens.counted", PACKED})
@@ -137,6 +140,10 @@ class ThreadTail(msgspec.Struct, frozen=True, kw_only=True):
     """The summary that was made for a pack and is shown by the newest one."""
     fresh: Counts = {}
     """Counts made just now."""
+    weight: int = 0
+    """The tokens of the messages from `since` on, as reading counts them; 0 if it stopped before the first."""
+    origin: object = msgspec.field(default_factory=object)
+    """The reading from the journal that this tail began with."""
     measured: dict[int, MeasuredRound] = {}
     """Rounds as earlier packs measured them, by the identity of their first message."""
     lines: dict[int, ShortLine] = {}
@@ -167,11 +174,51 @@ class ThreadTail(msgspec.Struct, frozen=True, kw_only=True):
             at -= 1
         return self.places[at].key
 
-    def map_successors(self) -> dict[tuple[str, int], tuple[str, int]]:
-        """Map each loaded message to the one directly after it in the thread."""
-        places = self.places[self.start() :]
-        pairs = pairwise(zip([place.key for place in places], [place.row["before"] for place in places], strict=True))
-        return {key: after for (key, _), (after, gap) in pairs if gap is None and key[0] == after[0]}
+    def map_successors(self, known: int = 0) -> TailSuccessors:
+        """Return the message after each loaded one; the first `known` are asked for rarely."""
+        return TailSuccessors(self.places, self.start(), known)
+
+
+class TailSuccessors(dict[tuple[str, int], tuple[str, int]]):
+    """The message directly after each one of a tail, where nothing lies between them; found when it is asked for."""
+
+    def __init__(self, places: Sequence[MessageLocation], start: int, known: int) -> None:
+        """From `start` on nothing is missing. Of the first `known` messages hardly any is asked for."""
+        super().__init__()
+        self._places, self._start, self._known = places, start, max(known - 1, start)
+        self._searched = 0
+        self._listed = False
+
+    def get(self, place: tuple[str, int], default: Any = None, /) -> Any:
+        if not self._listed:
+            new = self._places[self._known :]
+            self.update({one.key: other.key for one, other in pairwise(new) if _is_after(one, other)})
+            self._listed = True
+        found = super().get(place, default)
+        if found is not None or self._known == self._start:
+            return found
+        self._searched += 1
+        if self._searched > MAX_SEARCHES:
+            self._known, self._listed = self._start, False
+            return self.get(place, default)
+        return self._search(place)
+
+    def _search(self, place: tuple[str, int]) -> tuple[str, int] | None:
+        """Search the older messages: those of one stream are sorted by version, and shared streams come first."""
+        own = self._places[self._known].stream
+        first = bisect_left(self._places, True, self._start, self._known, key=lambda one: one.stream == own)
+        if place[0] != own:
+            older = self._places[self._start : first]
+            pairs = {one.key: other.key for one, other in pairwise(older) if _is_after(one, other)}
+            return pairs.get(place)
+        at = bisect_left(self._places, place[1], first, self._known, key=attrgetter("version"))
+        if at >= self._known or self._places[at].key != place or not _is_after(*self._places[at : at + 2]):
+            return None
+        return self._places[at + 1].key
+
+
+def _is_after(one: MessageLocation, other: MessageLocation) -> bool:
+    return other.row["before"] is None and one.stream == other.stream
 
 
 def read_tail(
@@ -224,8 +271,9 @@ def _adapt_to_turn(known: ThreadTail, stream: str, turn: int) -> ThreadTail | No
     if turn and turn <= known.version and not reaches:
         return None
     start = known.start()
-    stay = [at for at, place in enumerate(known.places) if at >= start or place.key in known.kept]
-    found, messages = tuple(known.places[at] for at in stay), tuple(known.messages[at] for at in stay)
+    kept = [at for at in range(start) if known.places[at].key in known.kept]
+    found = (*[known.places[at] for at in kept], *known.places[start:])
+    messages = (*[known.messages[at] for at in kept], *known.messages[start:])
     asked = _find_questions(found, messages, stream, turn)
     return replace(known, places=found, messages=messages, turn=turn, question_places=asked)
 
@@ -243,12 +291,17 @@ def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, coun
     if new and _affects_kept(known, new):
         return None
     costed, fresh = _count_messages(env, new, read.decode_messages(env, said), counter)
-    found, messages = (*known.places, *new), (*known.messages, *costed)
-    end, whole = _take_until_full([*reversed(found[known.start() :])], known.request)
-    if new and whole is None and not known.complete:
+    found, messages, start = (*known.places, *new), (*known.messages, *costed), known.start()
+    weight = _weigh_together(known, new, len(found) - start)
+    if weight:
+        cut, left_out = start, False
+    else:
+        end, whole = _take_until_full([*reversed(found[start:])], known.request)
+        cut, left_out = len(found) - len(end), whole is not None
+        weight = 0 if left_out else _weigh(end, known.request)
+    if new and not left_out and not known.complete:
         return None
-    cut = len(found) - len(end)
-    asked = _find_questions(found, messages, stream, known.turn)
+    asked = _add_questions(known, new, costed, stream)
     stay = known.kept | asked
     kept = [at for at in range(cut) if found[at].key in stay] if stay else []
     # Counts that were made here are journaled all together.
@@ -260,13 +313,32 @@ def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, coun
         thread=now.thread,
         places=(*(found[at] for at in kept), *found[cut:]),
         messages=(*(messages[at] for at in kept), *messages[cut:]),
-        since=end[-1].key if end else None,
+        since=found[cut].key if cut < len(found) else None,
         question_places=asked,
-        complete=whole is None if new else known.complete,
+        complete=not left_out if new else known.complete,
+        weight=weight,
         packed=next((event for event in reversed(events) if event.type == PACKED), known.packed),
         made=next((event for event in reversed(events) if event.type == SUMMED), known.made),
         fresh={one: older.get(one, ()) + fresh.get(one, ()) for one in {**older, **fresh}},
     )
+
+
+def _weigh_together(known: ThreadTail, new: Sequence[MessageLocation], number: int) -> int:
+    """Return the weight of a tail with new messages if none has to leave it; 0 if that is not certain."""
+    room, most = known.request.room, known.request.max_messages
+    weight = known.weight + _weigh(new, known.request)
+    full = weight > room or (most is not None and number > most)
+    return 0 if full or not known.weight else weight
+
+
+def _add_questions(
+    known: ThreadTail, new: Sequence[MessageLocation], messages: Sequence[Message], stream: str
+) -> frozenset[tuple[str, int]]:
+    """Return the questions of a turn with those among new messages."""
+    more = _find_questions(new, messages, stream, known.turn)
+    if not more:
+        return known.question_places
+    return _limit_questions(sorted({*known.question_places, *more}))
 
 
 def _affects_kept(known: ThreadTail, new: Sequence[MessageLocation]) -> bool:
@@ -313,6 +385,7 @@ def _read_tail(env: Env, stream: str, now: ThreadTail, counter: TokenCounter, *,
         kept=kept,
         question_places=asked,
         complete=whole is None,
+        weight=_weigh(end, wanted) if whole is None else 0,
         summaries=tuple(standing),
         fresh=fresh,
     )
@@ -358,17 +431,28 @@ def _take_until_full(
     return found, None
 
 
+def _weigh(places: Sequence[MessageLocation], wanted: TailRequest) -> int:
+    """Return the tokens for which all of these count while they are read."""
+    rows, own, longest = [place.row for place in places], wanted.kept_as, wanted.max_message_tokens
+    counts = [(int(row["tokens"] or 0), row["tokenizer"] == own) for row in rows]
+    return sum([min(tokens if same else tokens // 3, longest) for tokens, same in counts])
+
+
 def _find_questions(
     found: Sequence[MessageLocation], messages: Sequence[Message], stream: str, turn: int
 ) -> frozenset[tuple[str, int]]:
     """Return the places of the messages that the turn answers. Those that the library added are not questions."""
     if not turn:
         return frozenset()
-    said = [
-        place.key
-        for place, message in zip(found, messages, strict=True)
-        if place.version >= turn and place.stream == stream and place.row["role"] == USER_ROLE and not message.synthetic
-    ]
+    # A thread's own messages come last, sorted by version.
+    first = bisect_left(found, True, key=lambda place: place.stream == stream and place.version >= turn)
+    new = zip(found[first:], messages[first:], strict=True)
+    said = [place.key for place, message in new if place.row["role"] == USER_ROLE and not message.synthetic]
+    return _limit_questions(said)
+
+
+def _limit_questions(said: Sequence[tuple[str, int]]) -> frozenset[tuple[str, int]]:
+    """Return the first question, and the newest of the others."""
     return frozenset((*said[:1], *said[max(len(said) - MAX_QUESTIONS + 1, 1) :]))
 
 

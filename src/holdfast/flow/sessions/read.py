@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.journal.codec import decode_event, decode_facts
-from holdfast.core.sessions.message_events import build_message, decode_message_content, text_artifacts
+from holdfast.core.journal.codec import decode, decode_event, decode_facts, read_content
+from holdfast.core.sessions.message_events import build_message, text_artifacts
 from holdfast.errors import Corrupt, MessageNotFound, NotFound, Refused, SessionNotFound
 from holdfast.flow.frames.read import load_current_state, read_event
 from holdfast.flow.journal import artifacts
 from holdfast.flow.journal.read import iterate_stored
 from holdfast.ports import Env
 from holdfast.records.batches import Row, RowQuery
-from holdfast.records.events.envelope import Event, StoredEvent
+from holdfast.records.events.envelope import ERASED, Event, StoredEvent
 from holdfast.records.events.sessions import MessageAppended, MessageContent, SharedSegment
 from holdfast.records.ids import ulid_bytes, ulid_text
 from holdfast.records.messages import Message, ToolCallRequest
@@ -139,7 +139,7 @@ def iter_segment(env: Env, segment: SharedSegment, *, backwards: bool, page: int
         )
         rows = env.journal.select(env.tenant, query)
         for stream, row in rows:
-            if is_standing(row, segment):
+            if row["retracted"] is None or is_standing(row, segment):
                 over = LATEST if row["before"] is None else int(row["before"])
                 yield MessageLocation(stream, row)
         if len(rows) < page:
@@ -166,7 +166,7 @@ def message_facts(env: Env, place: MessageLocation) -> MessageAppended:
 def load_messages(env: Env, found: Sequence[MessageLocation]) -> list[Message]:
     """Load the messages at some places, in the same order, with one read per run of nearby versions."""
     wanted: dict[str, set[int]] = {}
-    keys = [place.key for place in found]
+    keys = [(place.stream, int(place.row["version"] or 0)) for place in found]
     for stream, version in keys:
         wanted.setdefault(stream, set()).add(version)
     events: dict[tuple[str, int], StoredEvent] = {}
@@ -217,7 +217,8 @@ def decode_messages(env: Env, events: Sequence[Event], pinned: set[tuple[str, in
 
 def read_message(env: Env, stored: StoredEvent, *, pinned: bool) -> Message:
     """Decode one stored message with its large texts, and nothing else of its event: many are read at a time."""
-    content, facts = decode_message_content(stored), decode_facts(stored.type, stored.schema, stored.facts)
+    body, facts = read_content(stored), decode_facts(stored.type, stored.schema, stored.facts)
+    content: Any = decode(body, MessageContent) if body is not None else ERASED if stored.erased else None
     plain = isinstance(content, MessageContent) and content.parts is None and content.tool_results is None
     texts = {} if plain else _large_texts(env, content)
     return build_message(ulid_text(stored.id), stored, facts, content, texts, pinned)
