@@ -8,7 +8,7 @@ lost when a server is down, and an earlier answer is returned without one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -26,7 +26,7 @@ from holdfast.flow.turns.turns import TurnEnd, TurnTerms
 from holdfast.ports import Env, Model
 from holdfast.records.ids import SessionId, check_id
 from holdfast.records.usage import Usage
-from holdfast.runtime.driver import TurnDriver
+from holdfast.runtime.driver import Configure, TurnDriver
 from holdfast.runtime.listeners import TurnListener
 from holdfast.runtime.reply import Reply
 from holdfast.runtime.tasks import AgentTasks
@@ -104,7 +104,8 @@ class AgentSend(Generic[T]):
         async with self._crew.enter_queue(self._place, self._hold_queue_wait) as lined:
             model = await self._crew.get_model(self._made.model)
             if not await self._has_thread():
-                await self._configure_session(model, local=True)
+                # The tools of servers are listed once the turn is in the journal.
+                await self._threads.run(self._configure, model, None if self._has_servers() else self._local_tools())
             engine = self._engine = TurnEngine(
                 self._env,
                 self._stream,
@@ -138,7 +139,9 @@ class AgentSend(Generic[T]):
             self._tools,
             self._threads,
             partial(self._crew.call_on_loop, hub.publish_event, place),
-            wrote=partial(hub.publish_versions, place),
+            relay=self._crew.open_relay(place),
+            wrote=partial(self._crew.call_on_loop, hub.publish_versions, place),
+            is_followed=partial(hub.is_followed, place),
             session=self._session,
             output=made.output.schema,
             options=made.options,
@@ -152,7 +155,9 @@ class AgentSend(Generic[T]):
             tracked = self._crew.track_driver(self._env.tenant, engine.place.frame, driver)
             with enter_work(*engine.opener.work), tracked:
                 # Not before this turn is live: a turn in progress must not see another agent's instructions.
-                return await driver.run(partial(self._configure_session, model))
+                if self._has_servers():
+                    return await driver.run(load=partial(self._load_settings, model))
+                return await driver.run(self._use_tools(model, self._local_tools()))
         finally:
             hub.publish_event(place, "over", {})
 
@@ -166,23 +171,32 @@ class AgentSend(Generic[T]):
         session = (await self._threads.run(load_current_state, self._env, stream)).session
         return session is not None and self._thread in session.threads
 
-    async def _configure_session(self, model: Model, *, local: bool = False) -> None:
+    def _local_tools(self) -> dict[str, AnyTool]:
+        return self._add_history({one.definition.name: one for one in self._made.tools if isinstance(one, Tool)})
+
+    def _add_history(self, found: dict[str, AnyTool]) -> dict[str, AnyTool]:
+        return {**history_tools(), **found} if self._made.history else found
+
+    def _has_servers(self) -> bool:
+        return not all(isinstance(one, Tool) for one in self._made.tools)
+
+    async def _load_settings(self, model: Model) -> Configure:
+        """List the tools of servers, and return how to configure the conversation with them."""
+        return self._use_tools(model, self._add_history(await load_tools(self._made.tools)))
+
+    def _use_tools(self, model: Model, found: dict[str, AnyTool]) -> Configure:
+        """Use these tools in the turn, and return how to configure the conversation with them."""
+        self._tools.update(found)
+        return partial(self._configure, model, found)
+
+    def _configure(self, model: Model, tools: Mapping[str, AnyTool] | None) -> None:
         """Set the conversation's instructions and tools to this agent's, replacing those of another agent.
 
-        Tools of servers are listed for that; with `local` they are not, and the conversation's tools stay as they are.
+        Without tools, the conversation keeps its own.
         """
-        made = self._made
-        found: dict[str, AnyTool] = {one.definition.name: one for one in made.tools if isinstance(one, Tool)}
-        has_servers = len(found) < len(made.tools)
-        if has_servers and not local:
-            found = await load_tools(made.tools)
-        if made.history:
-            found = {**history_tools(), **found}
-        if not local:
-            self._tools.update(found)
-        defined = None if has_servers and local else [tool.definition for tool in found.values()]
-        given = SessionSettings(system=made.system, tools=defined, model=model.name, agent=True)
-        await self._threads.run(sessions.open_session, self._env, self._session, self._thread, given)
+        defined = None if tools is None else [tool.definition for tool in tools.values()]
+        given = SessionSettings(system=self._made.system, tools=defined, model=model.name, agent=True)
+        sessions.open_session(self._env, self._session, self._thread, given)
 
     def _build_reply(self, ended: Done | Ask, engine: TurnEngine, usage: Usage) -> Reply[T]:
         """Build the reply for the end of a turn, with its data as the requested type."""

@@ -47,6 +47,8 @@ class MessageBatch(msgspec.Struct, frozen=True):
     ids: tuple[str, ...]
     facts: tuple[Any, ...]
     """A `MessageAppended` for each message."""
+    messages: tuple[Message, ...]
+    """The same messages, redacted."""
     thread: ThreadState
 
 
@@ -109,7 +111,8 @@ def append_to_turn(
         said = [replace(draft, id=id) for draft, id in zip(said, ids, strict=True)]
         first = states[place.thread].version + len(before) + 1
         versions, facts = tuple(range(first, first + len(said))), tuple(draft.facts for draft in said)
-        speech = MessageBatch(versions, ids, facts, states[place.thread].thread or ThreadState())
+        thread = states[place.thread].thread or ThreadState()
+        speech = MessageBatch(versions, ids, facts, prepared.messages, thread)
         written[:] = [speech]
         own = add_clock_events(states[place.actor], decide(states[place.actor], speech), env.clock.now_ms())
         popped: list[Any] = [draft.facts for draft in own if draft.type == "frame.popped"]
