@@ -138,13 +138,11 @@ class TurnDriver:
             elif isinstance(step, TurnQuestions):
                 return Ask(step.questions)
             else:  # Tools run in parallel. The failure of one does not end the others; a stop ends all.
-                calls = [self._call_tool(step) for step in steps if isinstance(step, TurnToolCall)]
                 self._following = threading.Lock()
-                running = asyncio.gather(*calls, return_exceptions=True)
+                calls = [self._call_tool(step) for step in steps if isinstance(step, TurnToolCall)]
+                running = asyncio.ensure_future(calls[0] if len(calls) == 1 else _gather(calls))
                 if await self._finish_or_stop(running):
-                    for failure in running.result():
-                        if failure is not None:
-                            raise failure
+                    running.result()
 
     # The next steps
 
@@ -347,6 +345,13 @@ class TurnDriver:
         # Tools called by a tool get their own threads: else waiting tools could occupy all of them.
         inner = sum(one.going_on and one.heeds_stops for one in current_work.get()) - 1
         return await self._threads.run_callback(f"{STEPS}-{inner}" if inner > 0 else STEPS, work)
+
+
+async def _gather(calls: list[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all calls, and raise the first failure."""
+    for failure in await asyncio.gather(*calls, return_exceptions=True):
+        if failure is not None:
+            raise failure
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

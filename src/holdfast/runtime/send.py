@@ -8,7 +8,7 @@ lost when a server is down, and an earlier answer is returned without one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -30,8 +30,8 @@ from holdfast.runtime.driver import Configure, TurnDriver
 from holdfast.runtime.listeners import TurnListener
 from holdfast.runtime.reply import Reply
 from holdfast.runtime.tasks import AgentTasks
-from holdfast.runtime.tools.sources import history_tools, load_tools
-from holdfast.runtime.tools.tool import AgentRules, AnyTool, Tool
+from holdfast.runtime.tools.sources import LocalTools, history_tools, load_tools
+from holdfast.runtime.tools.tool import AgentRules, AnyTool
 
 if TYPE_CHECKING:
     from holdfast.runtime.agent import AgentConfig
@@ -105,7 +105,8 @@ class AgentSend(Generic[T]):
             model = await self._crew.get_model(self._made.model)
             if not await self._has_thread():
                 # The tools of servers are listed once the turn is in the journal.
-                await self._threads.run(self._configure, model, None if self._has_servers() else self._local_tools())
+                local = None if self._made.has_servers else self._made.local
+                await self._threads.run(self._configure, model, local)
             engine = self._engine = TurnEngine(
                 self._env,
                 self._stream,
@@ -155,9 +156,9 @@ class AgentSend(Generic[T]):
             tracked = self._crew.track_driver(self._env.tenant, engine.place.frame, driver)
             with enter_work(*engine.opener.work), tracked:
                 # Not before this turn is live: a turn in progress must not see another agent's instructions.
-                if self._has_servers():
+                if made.has_servers:
                     return await driver.run(load=partial(self._load_settings, model))
-                return await driver.run(self._use_tools(model, self._local_tools()))
+                return await driver.run(self._use_tools(model, made.local))
         finally:
             hub.publish_event(place, "over", {})
 
@@ -171,31 +172,23 @@ class AgentSend(Generic[T]):
         session = (await self._threads.run(load_current_state, self._env, stream)).session
         return session is not None and self._thread in session.threads
 
-    def _local_tools(self) -> dict[str, AnyTool]:
-        return self._add_history({one.definition.name: one for one in self._made.tools if isinstance(one, Tool)})
-
-    def _add_history(self, found: dict[str, AnyTool]) -> dict[str, AnyTool]:
-        return {**history_tools(), **found} if self._made.history else found
-
-    def _has_servers(self) -> bool:
-        return not all(isinstance(one, Tool) for one in self._made.tools)
-
     async def _load_settings(self, model: Model) -> Configure:
         """List the tools of servers, and return how to configure the conversation with them."""
-        return self._use_tools(model, self._add_history(await load_tools(self._made.tools)))
+        made, found = self._made, await load_tools(self._made.tools)
+        return self._use_tools(model, LocalTools({**(history_tools() if made.history else {}), **found}.values()))
 
-    def _use_tools(self, model: Model, found: dict[str, AnyTool]) -> Configure:
+    def _use_tools(self, model: Model, found: LocalTools) -> Configure:
         """Use these tools in the turn, and return how to configure the conversation with them."""
-        self._tools.update(found)
+        self._tools.update(found.by_name)
         return partial(self._configure, model, found)
 
-    def _configure(self, model: Model, tools: Mapping[str, AnyTool] | None) -> None:
+    def _configure(self, model: Model, tools: LocalTools | None) -> None:
         """Set the conversation's instructions and tools to this agent's, replacing those of another agent.
 
         Without tools, the conversation keeps its own.
         """
-        defined = None if tools is None else [tool.definition for tool in tools.values()]
-        given = SessionSettings(system=self._made.system, tools=defined, model=model.name, agent=True)
+        defined, encoded = (None, None) if tools is None else (tools.definitions, tools.encoded)
+        given = SessionSettings(system=self._made.system, tools=defined, encoded=encoded, model=model.name, agent=True)
         sessions.open_session(self._env, self._session, self._thread, given)
 
     def _build_reply(self, ended: Done | Ask, engine: TurnEngine, usage: Usage) -> Reply[T]:

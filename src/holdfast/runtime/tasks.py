@@ -125,6 +125,11 @@ class ListenerHub:
             self._ears.pop(place, None)
 
 
+def _filter_requested(drivers: list[TurnDriver]) -> list[TurnDriver]:
+    """Return the drivers whose turns were asked to stop."""
+    return [driver for driver in drivers if driver.has_stop_request()]
+
+
 class AgentTasks:
     """All work in progress for one client."""
 
@@ -205,10 +210,14 @@ class AgentTasks:
     def open_relay(self, place: tuple[str, str]) -> Callable[[EventKind, str], None]:
         """Return a function that relays the deltas of a reply, from any thread. It is called for every few letters."""
         hub, loop, get_loop = self.hub, self._loop, asyncio._get_running_loop
+        said, ears = hub._said, hub._ears
 
         def relay(kind: EventKind, text: str) -> None:
             if get_loop() is loop:
-                hub.publish_delta(place, kind, text)
+                if kind == "delta" and place in said and place not in ears:
+                    said[place].append(text)  # As `publish_delta` does for most deltas.
+                else:
+                    hub.publish_delta(place, kind, text)
             elif loop is not None:
                 call_soon(loop, hub.publish_delta, place, kind, text)
 
@@ -254,11 +263,11 @@ class AgentTasks:
         new, tenants = list(self._new), {tenant for tenant, _ in self._driving}
         for tenant, facts in await self.threads.run(self._read_stops, tenants):
             self._stop_driver(tenant, facts)
-        for place in new:  # Requests made before the first poll are not among the new events.
-            driver = self._driving.get(place)
-            if driver is not None and await self.threads.run(driver.has_stop_request):
-                driver.stop()
-            self._new.discard(place)
+        # Requests made before the first poll are not among the new events.
+        drivers = [driver for place in new if (driver := self._driving.get(place)) is not None]
+        for driver in await self.threads.run(_filter_requested, drivers) if drivers else ():
+            driver.stop()
+        self._new.difference_update(new)
 
     def _read_stops(self, tenants: set[str]) -> list[tuple[str, Any]]:
         found: list[tuple[str, Any]] = []

@@ -137,6 +137,8 @@ def append_to_turn(
         if release is not None and any(name == "lease.released" for name, _ in changed.facts):
             env.leases.remove_user(*here, release)
     ended = [facts.frame for name, facts in changed.facts if name == "frame.popped"]
+    for frame in ended:  # Hardly asked for again, and a process takes many turns.
+        env.states.frame_streams.drop((env.tenant, frame))
     if env.transients.kept and place.frame in ended:
         _clear_transients(env, place)
     if changed.repeated or not messages:
