@@ -1,4 +1,7 @@
-"""An agent's turn in Python calls: of all threads, comprehensions counted, C functions not. Counts do not depend on the machine."""
+"""An agent's turn in Python calls: of all threads, comprehensions counted, C functions not.
+
+Counts do not depend on the machine.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -21,7 +24,8 @@ from holdfast.runtime import tasks
 MOST = {"no tool": 2_250, "one tool": 4_500}
 CROSSINGS = {"no tool": 3, "one tool": 6}
 """Opening, the first steps, each reply with what follows from it; a tool, and its outcome with what follows from it."""
-WARM = 1
+WARM = 8
+"""Turns after which statements are prepared and everything is imported."""
 
 
 class Calls:
@@ -35,7 +39,7 @@ class Calls:
         if self._counting and event == "call":
             self.made[frame.f_code.co_qualname] += 1
 
-    def __enter__(self) -> Calls:
+    def __enter__(self) -> Self:
         threading.setprofile(self._note)
         sys.setprofile(self._note)
         return self
@@ -75,9 +79,8 @@ def counted(calls: Calls, path: Path, shape: str) -> tuple[int, int]:
     with holdfast.open(path / "a.db", durability="fast", settings=settings) as hf:
         model = Scripted([*wanted, "Soon."], name="gpt-5-mini")
         agent: Any = hf.agent("clerk", model=model, system="Be brief.", tools=[look])
-        for name in ("elsewhere", "here"):
-            for _ in range(WARM):
-                agent.send(name, "Where is it?")
+        for name in [*["elsewhere"] * WARM, "here"]:
+            agent.send(name, "Where is it?")
         made = calls.of(lambda: agent.send("here", "Where is it?"))
         return made, calls.made["_run_at_level"]
 
