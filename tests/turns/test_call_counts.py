@@ -21,7 +21,7 @@ from holdfast.flow.frames import read
 from holdfast.model.scripted import Scripted, call
 from holdfast.runtime import tasks
 
-MOST = {"no tool": 2_250, "one tool": 4_500}
+MOST = {"no tool": 2_200, "one tool": 4_450}
 CROSSINGS = {"no tool": 3, "one tool": 6}
 """Opening, the first steps, each reply with what follows from it; a tool, and its outcome with what follows from it."""
 WARM = 8

@@ -101,7 +101,7 @@ def append_to_turn(
     tokenizer, info = append.thread_tokenizer(env, place.thread)
     preparer = MessagePreparer(env, tokenizer, framing_of(info.provider, info.name), place.frame, call)
     prepared = preparer.prepare(messages)
-    ids = tuple(ulid_text(env.ids.ulid()) for _ in messages)
+    ids = tuple([ulid_text(env.ids.ulid()) for _ in messages])
     written: list[MessageBatch] = []
 
     def run(states: States) -> dict[str, list[Draft]]:
@@ -110,13 +110,13 @@ def append_to_turn(
         before, said, anew = append.draft_messages(env, place.thread, states[place.thread], prepared.entries)
         said = [replace(draft, id=id) for draft, id in zip(said, ids, strict=True)]
         first = states[place.thread].version + len(before) + 1
-        versions, facts = tuple(range(first, first + len(said))), tuple(draft.facts for draft in said)
+        versions, facts = tuple(range(first, first + len(said))), tuple([draft.facts for draft in said])
         thread = states[place.thread].thread or ThreadState()
         speech = MessageBatch(versions, ids, facts, prepared.messages, thread)
         written[:] = [speech]
         own = add_clock_events(states[place.actor], decide(states[place.actor], speech), env.clock.now_ms())
         popped: list[Any] = [draft.facts for draft in own if draft.type == "frame.popped"]
-        if release is not None and any(facts.frame == place.frame for facts in popped):
+        if release is not None and place.frame in [facts.frame for facts in popped]:
             own += env.leases.draft_release(env.tenant, place.actor, release)
         # Messages come first, so that a subscriber sees the reply before the end of the turn.
         drafts = {place.thread: [*before, *said], place.actor: own}
@@ -134,7 +134,7 @@ def append_to_turn(
         changed = decide_and_append(
             env, streams, run, key=key, same=lambda _: True, needs=needs, artifacts=bodies, tries=append.APPEND_TRIES
         )
-        if release is not None and any(name == "lease.released" for name, _ in changed.facts):
+        if release is not None and "lease.released" in [name for name, _ in changed.facts]:
             env.leases.remove_user(*here, release)
     ended = [facts.frame for name, facts in changed.facts if name == "frame.popped"]
     for frame in ended:  # Hardly asked for again, and a process takes many turns.
