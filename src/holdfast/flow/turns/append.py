@@ -136,15 +136,19 @@ def append_to_turn(
         )
         if release is not None and "lease.released" in [name for name, _ in changed.facts]:
             env.leases.remove_user(*here, release)
-    ended = [facts.frame for name, facts in changed.facts if name == "frame.popped"]
-    for frame in ended:  # Hardly asked for again, and a process takes many turns.
-        env.states.frame_streams.drop((env.tenant, frame))
-    if env.transients.kept and place.frame in ended:
-        _clear_transients(env, place)
+    _forget_ended(env, place, [facts.frame for name, facts in changed.facts if name == "frame.popped"])
     if changed.repeated or not messages:
         return [], changed
     facts, first = written[0].facts, written[0].versions[0]
     return append.build_stored_messages(place.thread, prepared, facts, ids, first, changed.at), changed
+
+
+def _forget_ended(env: Env, place: TurnPlace, ended: Sequence[str]) -> None:
+    """Drop what is cached for frames that have ended: they are hardly asked for again."""
+    for frame in ended:
+        env.states.frame_streams.drop((env.tenant, frame))
+    if env.transients.kept and place.frame in ended:
+        _clear_transients(env, place)
 
 
 def _clear_transients(env: Env, place: TurnPlace) -> None:
