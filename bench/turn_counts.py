@@ -1,9 +1,8 @@
 """One turn in a conversation of 100 messages and of 10 000: the same work, in counts, and how often it commits.
 
 A turn without tools commits three times: what the user said with its frame, the pack with the call of the model, the
-reply with the end. Two tools beside each other add four: each outcome, and pack and reply of the second call; both
-intents are in the commit of the reply that asks for them. A loop of one's own that takes them one after the other
-commits each intent when it hands out the call: six.
+reply with the end. Two tools beside each other add five: both intents at once, each outcome, and pack and reply of the
+second call. A loop that takes them one after the other commits each intent on its own: six.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ COUNTED = ("statements", "vm_steps", "pages_read")
 WARM_UP = 5
 TAKEN = {PLAIN: 60, TOOLS: 30}
 """Turns that are counted: enough for page splits, and for windows that move, to average out."""
-COMMITS = {(OWN, PLAIN): 3, (AGENT, PLAIN): 3, (OWN, TOOLS): 9, (AGENT, TOOLS): 7}
+COMMITS = {(OWN, PLAIN): 3, (AGENT, PLAIN): 3, (OWN, TOOLS): 9, (AGENT, TOOLS): 8}
 
 
 def counted(way: Way, turns: int) -> Counts:
