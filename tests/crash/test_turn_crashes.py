@@ -13,13 +13,13 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from holdfast import Ask, CallModel, CallTool
 from holdfast.core.frames import next_step as core_step
 from holdfast.errors import ActorBusy
 from holdfast.flow.turns import append, calls, turns
-from holdfast.flow.turns.append import MessageBatch
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.ports.journal import Journal
@@ -285,7 +285,7 @@ def joined_not_answered(patch: pytest.MonkeyPatch) -> None:
     def write(env: Any, place: Any, messages: Any, decide: Any, **how: Any) -> Any:
         def careless(state: Any, speech: Any) -> Any:
             line = ThreadState() if messages else speech.thread
-            return decide(state, MessageBatch(speech.versions, speech.ids, speech.facts, line))
+            return decide(state, replace(speech, thread=line))
 
         return original(env, place, messages, careless, **how)
 

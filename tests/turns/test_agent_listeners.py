@@ -198,14 +198,13 @@ def test_a_turn_that_fails_before_its_first_step_is_over_for_listeners(monkeypat
     async def work(hf: AsyncHoldfast) -> None:
         agent = hf.agent("a", model=Scripted(["Hi."]))
 
-        configure = AgentSend._configure_session
-
-        async def fails(self: Any, model: Any, *, local: bool = False) -> None:
-            if not local:
+        def fails(self: Any, model: Any, found: Any) -> Any:
+            def configure() -> None:
                 raise RuntimeError("no room")
-            await configure(self, model, local=True)
 
-        monkeypatch.setattr(AgentSend, "_configure_session", fails)
+            return configure
+
+        monkeypatch.setattr(AgentSend, "_use_tools", fails)
         with pytest.raises(RuntimeError):
             await agent.send(SESSION, "Go", key="k")
         assert agent._crew.hub.get_versions(PLACE) is None

@@ -514,7 +514,7 @@ def test_a_message_that_waits_for_a_server_is_noticed(monkeypatch: pytest.Monkey
     run = AgentSend.run
 
     async def lists_first(self: AgentSend[Any]) -> Any:
-        await self._configure_session(self._made.model)
+        await self._load_settings(self._made.model)
         return await run(self)
 
     monkeypatch.setattr(AgentSend, "run", lists_first)

@@ -156,7 +156,9 @@ def test_a_refusal_that_does_not_fit_is_named_as_one() -> None:
 
 def forgets_the_word(patch: pytest.MonkeyPatch) -> None:
     sound = TurnEngine.finish_model
-    patch.setattr(TurnEngine, "finish_model", lambda self, call, said, usage, finish: sound(self, call, said, usage))
+    patch.setattr(
+        TurnEngine, "finish_model", lambda self, call, said, usage, finish, **how: sound(self, call, said, usage, **how)
+    )
 
 
 def hides_the_word(patch: pytest.MonkeyPatch) -> None:

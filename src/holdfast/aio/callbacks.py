@@ -62,10 +62,10 @@ async def run_with_loop(threads: ThreadPools, pool: str, work: Callable[[], T]) 
     """Run work in a thread that may await on this loop. Once begun, it goes on even if this await is cancelled."""
     before = _caller_loop.set(asyncio.get_running_loop())
     try:
-        running = threads.submit(pool, work)
+        running = threads.cross(pool, work)
     finally:
         _caller_loop.reset(before)
-    return await asyncio.wrap_future(running)
+    return await running
 
 
 def await_on_loop(made: Any, *, what: str, nowhere: HoldfastError) -> Any:

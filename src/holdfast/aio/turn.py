@@ -150,7 +150,10 @@ class AsyncTurn:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await leave_in_thread(self._threads, self.engine, error)
+        if error is None and self.engine.is_released:
+            self.engine.leave()
+        else:
+            await leave_in_thread(self._threads, self.engine, error)
 
     def _abandon_opening(self, waits: Generator[OpeningWait, None, None]) -> None:
         """Abandon the opening; a turn that was begun already stays live, for its key to continue."""

@@ -18,6 +18,8 @@ from holdfast.records.ids import OperatorId, SessionId, WorkflowId, check_id
 SCOPE_KINDS = frozenset({"actor", "session", "thread", "operator", "workflow", "user", "frame", "custom", "id"})
 MAX_SCOPE_PARTS = 8
 MAIN_THREAD = "main"
+SCOPES_CACHED = 4096
+"""Scopes whose text form is kept, and the other way round: those of a thousand conversations at once."""
 
 
 class Scope(msgspec.Struct, frozen=True, order=True):
@@ -122,7 +124,7 @@ Address = Scope | str
 """A scope as arguments accept it: a Scope, a scope's text, or a bare session id."""
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=SCOPES_CACHED)
 def _scope_text(parts: tuple[tuple[str, str], ...]) -> str:
     if not parts:
         return "global"
@@ -142,7 +144,7 @@ def _decode(piece: str) -> str:
         raise InvalidValue(f"{piece!r:.80} is not percent-encoded UTF-8, so it is no part of a scope.") from None
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=SCOPES_CACHED)
 def parse_scope(text: str) -> Scope:
     """Parse a scope's text form; refuse any text that is not canonical."""
     if text == "global":

@@ -43,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     nesting: int = 64
     """Maximum nesting depth of lists and objects. `HOLDFAST_NESTING`"""
 
-    cached_streams: int = 1_000
+    cached_streams: int = 4_000
     """Stream states cached in memory; 0 turns the cache off. `HOLDFAST_CACHED_STREAMS`"""
 
     busy_ms: int = 30_000

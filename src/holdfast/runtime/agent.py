@@ -37,8 +37,8 @@ from holdfast.runtime.recovery import OnError, Recovery
 from holdfast.runtime.reply import AgentEvent, Reply, ReplyOutput
 from holdfast.runtime.send import AgentSend
 from holdfast.runtime.tasks import get_agent_tasks
-from holdfast.runtime.tools.sources import ToolSource, check_tools
-from holdfast.runtime.tools.tool import AnyTool
+from holdfast.runtime.tools.sources import LocalTools, ToolSource, check_tools, history_tools
+from holdfast.runtime.tools.tool import AnyTool, Tool
 
 if TYPE_CHECKING:
     from holdfast.client.holdfast import Holdfast
@@ -54,6 +54,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     system: str | None = None
     tools: tuple[AnyTool | ToolSource, ...] = ()
     output: ReplyOutput
+    local: LocalTools
+    """The tools that come from no server."""
+    has_servers: bool = False
     history: bool = True
     limits: Limits | None = None
     tokens: int | None = None
@@ -83,10 +86,14 @@ def build_agent_config(name: str, *, model: Any, output: Any, options: AgentOpti
         to_nano_usd(budget_usd, "budget_usd")
     if in_request is not None and not isinstance(in_request, Mapping):
         raise InvalidValue("options must be a mapping of what goes into every request, such as {'temperature': 0}.")
+    tools = check_tools(options.get("tools", ()))
+    own = [one for one in tools if isinstance(one, Tool)]
     made: dict[str, Any] = {
         **options,
         "name": check_id(name, "name"),
-        "tools": check_tools(options.get("tools", ())),
+        "tools": tools,
+        "local": LocalTools([*history_tools().values(), *own] if history else own),
+        "has_servers": len(own) < len(tools),
         "output": ReplyOutput(output),
         "limits": None if limits is None else check_limits(limits),
         "options": dict(in_request or {}),

@@ -26,12 +26,12 @@ from holdfast.flow.turns.turns import TurnEnd, TurnTerms
 from holdfast.ports import Env, Model
 from holdfast.records.ids import SessionId, check_id
 from holdfast.records.usage import Usage
-from holdfast.runtime.driver import TurnDriver
+from holdfast.runtime.driver import Configure, TurnDriver
 from holdfast.runtime.listeners import TurnListener
 from holdfast.runtime.reply import Reply
 from holdfast.runtime.tasks import AgentTasks
-from holdfast.runtime.tools.sources import history_tools, load_tools
-from holdfast.runtime.tools.tool import AgentRules, AnyTool, Tool
+from holdfast.runtime.tools.sources import LocalTools, history_tools, load_tools
+from holdfast.runtime.tools.tool import AgentRules, AnyTool
 
 if TYPE_CHECKING:
     from holdfast.runtime.agent import AgentConfig
@@ -104,7 +104,9 @@ class AgentSend(Generic[T]):
         async with self._crew.enter_queue(self._place, self._hold_queue_wait) as lined:
             model = await self._crew.get_model(self._made.model)
             if not await self._has_thread():
-                await self._configure_session(model, local=True)
+                # The tools of servers are listed once the turn is in the journal.
+                local = None if self._made.has_servers else self._made.local
+                await self._threads.run(self._configure, model, local)
             engine = self._engine = TurnEngine(
                 self._env,
                 self._stream,
@@ -138,7 +140,9 @@ class AgentSend(Generic[T]):
             self._tools,
             self._threads,
             partial(self._crew.call_on_loop, hub.publish_event, place),
-            wrote=partial(hub.publish_versions, place),
+            relay=self._crew.open_relay(place),
+            wrote=partial(self._crew.call_on_loop, hub.publish_versions, place),
+            is_followed=partial(hub.is_followed, place),
             session=self._session,
             output=made.output.schema,
             options=made.options,
@@ -152,7 +156,9 @@ class AgentSend(Generic[T]):
             tracked = self._crew.track_driver(self._env.tenant, engine.place.frame, driver)
             with enter_work(*engine.opener.work), tracked:
                 # Not before this turn is live: a turn in progress must not see another agent's instructions.
-                return await driver.run(partial(self._configure_session, model))
+                if made.has_servers:
+                    return await driver.run(load=partial(self._load_settings, model))
+                return await driver.run(self._use_tools(model, made.local))
         finally:
             hub.publish_event(place, "over", {})
 
@@ -166,23 +172,24 @@ class AgentSend(Generic[T]):
         session = (await self._threads.run(load_current_state, self._env, stream)).session
         return session is not None and self._thread in session.threads
 
-    async def _configure_session(self, model: Model, *, local: bool = False) -> None:
+    async def _load_settings(self, model: Model) -> Configure:
+        """List the tools of servers, and return how to configure the conversation with them."""
+        made, found = self._made, await load_tools(self._made.tools)
+        return self._use_tools(model, LocalTools({**(history_tools() if made.history else {}), **found}.values()))
+
+    def _use_tools(self, model: Model, found: LocalTools) -> Configure:
+        """Use these tools in the turn, and return how to configure the conversation with them."""
+        self._tools.update(found.by_name)
+        return partial(self._configure, model, found)
+
+    def _configure(self, model: Model, tools: LocalTools | None) -> None:
         """Set the conversation's instructions and tools to this agent's, replacing those of another agent.
 
-        Tools of servers are listed for that; with `local` they are not, and the conversation's tools stay as they are.
+        Without tools, the conversation keeps its own.
         """
-        made = self._made
-        found: dict[str, AnyTool] = {one.definition.name: one for one in made.tools if isinstance(one, Tool)}
-        has_servers = len(found) < len(made.tools)
-        if has_servers and not local:
-            found = await load_tools(made.tools)
-        if made.history:
-            found = {**history_tools(), **found}
-        if not local:
-            self._tools.update(found)
-        defined = None if has_servers and local else [tool.definition for tool in found.values()]
-        given = SessionSettings(system=made.system, tools=defined, model=model.name, agent=True)
-        await self._threads.run(sessions.open_session, self._env, self._session, self._thread, given)
+        defined, encoded = (None, None) if tools is None else (tools.definitions, tools.encoded)
+        given = SessionSettings(system=self._made.system, tools=defined, encoded=encoded, model=model.name, agent=True)
+        sessions.open_session(self._env, self._session, self._thread, given)
 
     def _build_reply(self, ended: Done | Ask, engine: TurnEngine, usage: Usage) -> Reply[T]:
         """Build the reply for the end of a turn, with its data as the requested type."""

@@ -19,7 +19,7 @@ from holdfast.errors import Closed, Draining, HoldfastError
 from holdfast.flow.journal.read import iterate_stored
 from holdfast.ports import Model
 from holdfast.records.reports import EventQuery
-from holdfast.runtime.reply import AgentEvent, Reply
+from holdfast.runtime.reply import AgentEvent, EventKind, Reply
 
 if TYPE_CHECKING:
     from holdfast.aio.holdfast import AsyncHoldfast
@@ -67,13 +67,22 @@ class ListenerHub:
         for ear in self._ears.get(place, ()):
             ear.put_nowait(until)
 
+    def publish_delta(self, place: tuple[str, str], kind: EventKind, text: str) -> None:
+        """Relay a delta of a reply to the listeners. Must be called on their event loop."""
+        if kind == "delta":
+            if place in self._said:
+                self._said[place].append(text)
+            else:
+                self._said[place] = [text]
+        elif kind == "reset":
+            self._said.pop(place, None)
+        if place in self._ears:
+            self.publish_event(place, kind, {"name" if kind == "tool_call" else "text": text})
+
     def publish_event(self, place: tuple[str, str], kind: str, data: dict[str, Any]) -> None:
         """Relay a live event to the listeners. Must be called on their event loop."""
-        if kind == "delta":
-            self._said.setdefault(place, []).append(str(data.get("text", "")))
-        elif kind in ("reset", "over"):
-            self._said.pop(place, None)
         if kind == "over":
+            self._said.pop(place, None)
             self._reached.pop(place, None)
         ears = self._ears.get(place)
         if ears:
@@ -100,6 +109,10 @@ class ListenerHub:
         self._ears.setdefault(place, set()).add(ear)
         return ear
 
+    def is_followed(self, place: tuple[str, str]) -> bool:
+        """Return True if a conversation has listeners."""
+        return place in self._ears
+
     def get_versions(self, place: tuple[str, str]) -> tuple[int, int] | None:
         """Return how far the journal may be read before the next live event; None if nothing is at work here."""
         return self._reached.get(place)
@@ -110,6 +123,11 @@ class ListenerHub:
         ears.discard(ear)
         if not ears:
             self._ears.pop(place, None)
+
+
+def _filter_requested(drivers: list[TurnDriver]) -> list[TurnDriver]:
+    """Return the drivers whose turns were asked to stop."""
+    return [driver for driver in drivers if driver.has_stop_request()]
 
 
 class AgentTasks:
@@ -189,6 +207,22 @@ class AgentTasks:
         elif self._loop is not None:
             call_soon(self._loop, call, *args)
 
+    def open_relay(self, place: tuple[str, str]) -> Callable[[EventKind, str], None]:
+        """Return a function that relays the deltas of a reply, from any thread. It is called for every few letters."""
+        hub, loop, get_loop = self.hub, self._loop, asyncio._get_running_loop
+        said, ears = hub._said, hub._ears
+
+        def relay(kind: EventKind, text: str) -> None:
+            if get_loop() is loop:
+                if kind == "delta" and place in said and place not in ears:
+                    said[place].append(text)  # As `publish_delta` does for most deltas.
+                else:
+                    hub.publish_delta(place, kind, text)
+            elif loop is not None:
+                call_soon(loop, hub.publish_delta, place, kind, text)
+
+        return relay
+
     # Stop requests
 
     @contextmanager
@@ -229,11 +263,11 @@ class AgentTasks:
         new, tenants = list(self._new), {tenant for tenant, _ in self._driving}
         for tenant, facts in await self.threads.run(self._read_stops, tenants):
             self._stop_driver(tenant, facts)
-        for place in new:  # Requests made before the first poll are not among the new events.
-            driver = self._driving.get(place)
-            if driver is not None and await self.threads.run(driver.has_stop_request):
-                driver.stop()
-            self._new.discard(place)
+        # Requests made before the first poll are not among the new events.
+        drivers = [driver for place in new if (driver := self._driving.get(place)) is not None]
+        for driver in await self.threads.run(_filter_requested, drivers) if drivers else ():
+            driver.stop()
+        self._new.difference_update(new)
 
     def _read_stops(self, tenants: set[str]) -> list[tuple[str, Any]]:
         found: list[tuple[str, Any]] = []

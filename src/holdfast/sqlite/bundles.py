@@ -50,7 +50,11 @@ class StatementBundles:
         insert = self._inserts.get(sequence)
         if insert is not None:
             return [(insert, [tuple(itertools.chain.from_iterable(map(itemgetter(1), statements)))])]
-        if len(self._inserts) < MAX_BUNDLES and sum([len(values) for _, values in statements]) <= MAX_VALUES:
+        if (
+            sequence
+            and len(self._inserts) < MAX_BUNDLES
+            and sum([len(values) for _, values in statements]) <= MAX_VALUES
+        ):
             self.wanted = sequence if sequence in self._seen else None
             if len(self._seen) < MAX_SEEN:
                 self._seen.add(sequence)

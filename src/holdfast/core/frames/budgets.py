@@ -99,11 +99,16 @@ def to_nano_usd(value: object, what: str) -> int:
     return round(value * NANO_USD)
 
 
+_AMOUNTS = ("input", "cached_input", "cache_write", "output", "reasoning", "unpriced", "estimated")
+
+
 def to_usage(value: object) -> Usage:
     """Check a usage record, or turn a number of tokens into one, as output."""
     if isinstance(value, Usage):
-        for name in ("input", "cached_input", "cache_write", "output", "reasoning", "unpriced", "estimated"):
-            check_number(f"usage.{name}", getattr(value, name), least=0, most=MAX_AMOUNT)
+        for name in _AMOUNTS:
+            amount = getattr(value, name)
+            if type(amount) is not int or not 0 <= amount <= MAX_AMOUNT:
+                check_number(f"usage.{name}", amount, least=0, most=MAX_AMOUNT)
         if value.cost is not None:
             check_number("usage.cost", value.cost, least=0, most=MAX_AMOUNT)
         return value

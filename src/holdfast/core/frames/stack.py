@@ -120,7 +120,7 @@ def earliest_deadline(*deadlines: int | None) -> int | None:
 def add_clock_events(state: StreamState, drafts: Sequence[Draft], now: int) -> list[Draft]:
     """Return the drafts for a stream, followed by events for the clocks that they stop or start."""
     # Nearly always no frame is suspended or being suspended: then every clock runs.
-    waiting = any(frame.question is not None for frame in state.frames.values())
+    waiting = [frame for frame in state.frames.values() if frame.question is not None]
     if not drafts or not (waiting or "frame.suspended" in [draft.type for draft in drafts]):
         return list(drafts)
     after = state

@@ -73,12 +73,11 @@ def has_frame(env: Env, frame_id: str) -> bool:
 def load_current_state(env: Env, stream: str) -> StreamState:
     """Return a stream's newest state, including other processes' commits."""
     head = env.journal.head(env.tenant, stream)
-    cached = env.states.get(env.tenant, stream)
     if head is None:
         return StreamState()
-    if cached is None or cached.version != head.version:
-        env.states.drop(env.tenant, stream)
-    return load_state(env, stream)
+    cached = env.states.get(env.tenant, stream)
+    fresh = cached is not None and cached.version == head.version
+    return cached if cached is not None and fresh else load_state(env, stream, fresh=True)
 
 
 def read_event(env: Env, stream: str, version: int) -> Event | None:

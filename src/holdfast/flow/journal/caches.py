@@ -20,7 +20,7 @@ ResultT = TypeVar("ResultT")
 STRIPES = 4096
 MAX_LOCKS = 64
 """The most locks of one decision. Those beyond are left to the expected versions."""
-PLACES_PER_STATE = 10
+PLACES_PER_STATE = 3
 
 
 class StateCache:

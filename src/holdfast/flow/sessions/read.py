@@ -28,7 +28,7 @@ from holdfast.records.events.sessions import MessageAppended, MessageContent, Sh
 from holdfast.records.ids import ulid_bytes, ulid_text
 from holdfast.records.messages import Message, ToolCallRequest
 from holdfast.records.reports import EventQuery
-from holdfast.records.scope import Scope, parse_scope
+from holdfast.records.scope import SCOPES_CACHED, Scope, parse_scope
 from holdfast.records.sessions import ThreadState
 
 PAGE = 64
@@ -67,6 +67,7 @@ class MessageLocation(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=1024)
+@lru_cache(maxsize=SCOPES_CACHED)
 def session_stream(stream: str) -> str:
     """Return the session stream that a thread's stream belongs to."""
     session = parse_scope(stream).get("session")

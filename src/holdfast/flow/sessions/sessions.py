@@ -11,8 +11,9 @@ the attempt as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -44,7 +45,7 @@ from holdfast.records.frames import StreamState
 from holdfast.records.ids import SessionId, check_id, ulid_text
 from holdfast.records.messages import Message, ToolDef
 from holdfast.records.reports import EventQuery
-from holdfast.records.scope import Scope, parse_scope
+from holdfast.records.scope import SCOPES_CACHED, Scope, parse_scope
 from holdfast.records.sessions import Handover, SessionInfo, SessionState
 from holdfast.records.usage import Usage
 
@@ -68,6 +69,8 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     tokenizer: str | None = None
     idle_timeout: float | None = None
+    encoded: bytes | None = None
+    """The tools in the form in which they are kept, if the caller has that at hand."""
     agent: bool = False
     """True if an agent gives them while it runs. Without `system`, the application's own prompt then applies again."""
     own: int | None = None
@@ -76,7 +79,12 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def streams_of(id: str, thread: str) -> tuple[str, str]:
     """Return a session's own stream and the stream of one of its threads."""
-    return Scope.session(check_id(id, "session id")).text, Scope.thread(id, check_id(thread, "thread id")).text
+    return _build_streams(check_id(id, "session id"), check_id(thread, "thread id"))
+
+
+@lru_cache(maxsize=SCOPES_CACHED)
+def _build_streams(id: str, thread: str) -> tuple[str, str]:
+    return Scope.session(id).text, Scope.thread(id, thread).text
 
 
 def open_session(env: Env, id: str, thread: str, given: SessionSettings, *, create: bool = True) -> SessionState:
@@ -87,11 +95,11 @@ def open_session(env: Env, id: str, thread: str, given: SessionSettings, *, crea
     if not create and (known is None or thread not in known.threads):
         what = f"session {id!r}" if known is None else f"thread {thread!r} of session {id!r}"
         raise SessionNotFound(f"There is no {what}. Check the id and the tenant, or leave out create=False.")
-    body = None if given.tools is None else encode(msgspec.to_builtins(read_tool_defs(given.tools)))
-    tools = None if body is None else artifacts.prepare_artifact(env, body)
-    if known is not None and thread in known.threads and not _diff_settings(env, session, known, given, tools):
-        artifacts.withdraw_artifacts(env, () if tools is None else (tools,))
+    body = given.encoded if given.encoded or given.tools is None else encode_tools(given.tools)
+    name = None if body is None else artifacts.artifact_name(env.journal.secret, env.tenant, body).hex()
+    if known is not None and thread in known.threads and not _diff_settings(env, session, known, given, name):
         return known
+    tools = None if body is None else artifacts.prepare_artifact(env, body)
 
     def decide(states: States) -> dict[str, list[Draft]]:
         now = states[session].session
@@ -99,7 +107,7 @@ def open_session(env: Env, id: str, thread: str, given: SessionSettings, *, crea
         if now is None:
             first = replace(given, own=0) if given.agent and given.system is not None else given
             own.append(_settings_draft("session.opened", first, tools, env))
-        elif changed := _diff_settings(env, session, now, given, tools):
+        elif changed := _diff_settings(env, session, now, given, name):
             own.append(_settings_draft("session.changed", changed, tools, env))
         if now is not None and thread in now.threads:
             return {session: own}
@@ -112,6 +120,11 @@ def open_session(env: Env, id: str, thread: str, given: SessionSettings, *, crea
     found = load_current_state(env, session).session
     assert found is not None
     return found
+
+
+def encode_tools(tools: Iterable[Any]) -> bytes:
+    """Return tool definitions, in any provider's format, in the form in which a session keeps them."""
+    return encode(msgspec.to_builtins(read_tool_defs(tools)))
 
 
 def new_thread_drafts(known: SessionState | None) -> list[Draft]:
@@ -153,9 +166,9 @@ def _check_settings(env: Env, given: SessionSettings) -> SessionSettings:
 
 
 def _diff_settings(
-    env: Env, stream: str, known: SessionState, given: SessionSettings, tools: Artifact | None
+    env: Env, stream: str, known: SessionState, given: SessionSettings, tools: str | None
 ) -> SessionSettings | None:
-    """Return the given settings that differ from the stored ones; None if none does."""
+    """Return the given settings that differ from the stored ones; None if none does. `tools` is the tools' name."""
     wanted = {name: value for name in said.SESSION_TEXTS[1:] if (value := getattr(given, name)) is not None}
     texts = session_texts(env, stream, known, tuple(wanted))
     different: dict[str, Any] = {name: value for name, value in wanted.items() if texts.get(name) != value}
@@ -168,7 +181,7 @@ def _diff_settings(
         different["tokenizer"] = tokenizer
     if given.idle_timeout is not None and round(given.idle_timeout * 1000) != (known.idle_timeout_ms or 0):
         different["idle_timeout"] = given.idle_timeout
-    if tools is not None and tools.name.hex() != known.tools:
+    if tools not in (None, known.tools):
         different["tools"] = given.tools
     return SessionSettings(**different) if different else None
 
@@ -205,12 +218,12 @@ def _settings_draft(type_name: str, given: SessionSettings, tools: Artifact | No
 def settings_write(env: Env, stream: str, given: SessionSettings) -> SessionWrite:
     """Return new settings as a write that goes into the same commit as messages."""
     given = _check_settings(env, given)
-    body = None if given.tools is None else encode(msgspec.to_builtins(read_tool_defs(given.tools)))
-    tools = None if body is None else artifacts.prepare_artifact(env, body)
+    tools = None if given.tools is None else artifacts.prepare_artifact(env, encode_tools(given.tools))
+    name = None if tools is None else tools.name.hex()
 
     def drafts(state: StreamState) -> list[Draft]:
         known = state.session or SessionState()
-        changed = _diff_settings(env, stream, known, given, tools)
+        changed = _diff_settings(env, stream, known, given, name)
         return [] if changed is None else [_settings_draft("session.changed", changed, tools, env)]
 
     return SessionWrite(drafts=drafts, artifacts=() if tools is None else (tools,), model=given.model)

@@ -47,6 +47,8 @@ class MessageBatch(msgspec.Struct, frozen=True):
     ids: tuple[str, ...]
     facts: tuple[Any, ...]
     """A `MessageAppended` for each message."""
+    messages: tuple[Message, ...]
+    """The same messages, redacted."""
     thread: ThreadState
 
 
@@ -99,7 +101,7 @@ def append_to_turn(
     tokenizer, info = append.thread_tokenizer(env, place.thread)
     preparer = MessagePreparer(env, tokenizer, framing_of(info.provider, info.name), place.frame, call)
     prepared = preparer.prepare(messages)
-    ids = tuple(ulid_text(env.ids.ulid()) for _ in messages)
+    ids = tuple([ulid_text(env.ids.ulid()) for _ in messages])
     written: list[MessageBatch] = []
 
     def run(states: States) -> dict[str, list[Draft]]:
@@ -108,12 +110,13 @@ def append_to_turn(
         before, said, anew = append.draft_messages(env, place.thread, states[place.thread], prepared.entries)
         said = [replace(draft, id=id) for draft, id in zip(said, ids, strict=True)]
         first = states[place.thread].version + len(before) + 1
-        versions, facts = tuple(range(first, first + len(said))), tuple(draft.facts for draft in said)
-        speech = MessageBatch(versions, ids, facts, states[place.thread].thread or ThreadState())
+        versions, facts = tuple(range(first, first + len(said))), tuple([draft.facts for draft in said])
+        thread = states[place.thread].thread or ThreadState()
+        speech = MessageBatch(versions, ids, facts, prepared.messages, thread)
         written[:] = [speech]
         own = add_clock_events(states[place.actor], decide(states[place.actor], speech), env.clock.now_ms())
         popped: list[Any] = [draft.facts for draft in own if draft.type == "frame.popped"]
-        if release is not None and any(facts.frame == place.frame for facts in popped):
+        if release is not None and place.frame in [facts.frame for facts in popped]:
             own += env.leases.draft_release(env.tenant, place.actor, release)
         # Messages come first, so that a subscriber sees the reply before the end of the turn.
         drafts = {place.thread: [*before, *said], place.actor: own}
@@ -131,15 +134,21 @@ def append_to_turn(
         changed = decide_and_append(
             env, streams, run, key=key, same=lambda _: True, needs=needs, artifacts=bodies, tries=append.APPEND_TRIES
         )
-        if release is not None and any(name == "lease.released" for name, _ in changed.facts):
+        if release is not None and "lease.released" in [name for name, _ in changed.facts]:
             env.leases.remove_user(*here, release)
-    ended = [facts.frame for name, facts in changed.facts if name == "frame.popped"]
-    if env.transients.kept and place.frame in ended:
-        _clear_transients(env, place)
+    _forget_ended(env, place, [facts.frame for name, facts in changed.facts if name == "frame.popped"])
     if changed.repeated or not messages:
         return [], changed
     facts, first = written[0].facts, written[0].versions[0]
     return append.build_stored_messages(place.thread, prepared, facts, ids, first, changed.at), changed
+
+
+def _forget_ended(env: Env, place: TurnPlace, ended: Sequence[str]) -> None:
+    """Drop what is cached for frames that have ended: they are hardly asked for again."""
+    for frame in ended:
+        env.states.frame_streams.drop((env.tenant, frame))
+    if env.transients.kept and place.frame in ended:
+        _clear_transients(env, place)
 
 
 def _clear_transients(env: Env, place: TurnPlace) -> None:

@@ -8,7 +8,7 @@ question suspends the call's own frame, so that parallel tools can wait in paral
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +22,15 @@ from holdfast.core.frames.stack import has_live_children, live_frame, walk_leaf_
 from holdfast.core.values import exception_text
 from holdfast.core.wire.read import read_input
 from holdfast.core.wire.tools import describe_call, describe_misfit
-from holdfast.errors import CallNotFound, FrameSuspended, InvalidMessage, InvalidValue, Refused, ToolPairingError
+from holdfast.errors import (
+    CallNotFound,
+    FrameSuspended,
+    InvalidMessage,
+    InvalidValue,
+    LimitExceeded,
+    Refused,
+    ToolPairingError,
+)
 from holdfast.flow.frames import lifecycle as frame_lifecycle
 from holdfast.flow.frames import questions
 from holdfast.flow.frames.lifecycle import change_frame, check_live
@@ -204,18 +212,20 @@ def end_turn_model_call(
     doubtful: Usage | None,
     may_end: bool,
     release: int | None,
-) -> tuple[Message, Usage | None]:
-    """Journal a model's answer; return the message and, if the turn ended with it, the turn's usage.
+    start: Callable[[ToolCallRequest], ToolCallStart] | None = None,
+) -> tuple[Message, Usage | None, list[ToolCallStart]]:
+    """Journal a model's answer; return the message, the turn's usage if it ended, and the tool calls that have begun.
 
-    `model` is the name the call was begun with: not every reply names its model.
+    `model` is the name the call was begun with: not every reply names its model. With `start`, the intents of the tool
+    calls it asks for are in the same commit, for a caller that starts all of them at once.
     """
     record = add_cost(env, budgets.to_usage(usage), message.model or model)
     told = message.usage is not None or record.spent or record.cost
     said = replace(message, usage=record) if told else message
-    total = Usage()
+    total, begun = Usage(), list[ToolCallStart]()
 
     def decide(state: StreamState, speech: MessageBatch) -> list[Draft]:
-        nonlocal total
+        nonlocal total, begun
         frame = check_live(env, state, turn.frame)
         growing = DraftBuilder(state, env.clock.now_ms())
         facts = ModelResponded(
@@ -233,15 +243,43 @@ def end_turn_model_call(
         total = frame.usage
         # A message arrived after the model's pack was built: the model has not answered it yet.
         unseen = speech.thread.newest > speech.thread.packed
-        ends = may_end and not speech.facts[0].calls and not unseen and not _has_open_work(growing.state, frame)
+        calls_tools, begun = bool(speech.facts[0].calls), []
+        ends = may_end and not calls_tools and not unseen and not _has_open_work(growing.state, frame)
+        starts = start if calls_tools else None
         # A stop accepted before the reply was stored is honoured: the turn is stopped, and the reply is kept.
-        if ends and not (news_since and find_stop_request(env, turn) is not None):
-            _end_turn(growing, turn, speech.ids[0])
+        if (ends or starts) and not (news_since and find_stop_request(env, turn) is not None):
+            if starts is not None:
+                begun = _begin_requested(env, turn, growing, speech, starts)
+            else:
+                _end_turn(growing, turn, speech.ids[0])
         return growing.drafts
 
     messages, changed = append_to_turn(env, turn, [said], decide, release=release, call=call)
     telemetry.end_span(env, call, usage=record, finish=message.finish, error=None)
-    return messages[0], total if any(name == "frame.popped" for name, _ in changed.facts) else None
+    _note_begun(env, turn, begun)
+    return messages[0], total if any(name == "frame.popped" for name, _ in changed.facts) else None, begun
+
+
+def _begin_requested(
+    env: Env,
+    turn: TurnPlace,
+    growing: DraftBuilder,
+    speech: MessageBatch,
+    start: Callable[[ToolCallRequest], ToolCallStart],
+) -> list[ToolCallStart]:
+    """Add the intents of all calls that a reply asks for; add none if a limit or a question keeps them from beginning.
+
+    The next step then finds them not begun, and does what is to be done.
+    """
+    named = zip(speech.messages[0].tool_calls, speech.facts[0].calls, strict=True)
+    wanted = [replace(start(replace(call, id=id)), message=speech.versions[0]) for call, (id, _) in named]
+    trial = DraftBuilder(growing.state, growing.now)
+    try:
+        _draft_tool_starts(env, turn, trial, _prepare_starts(env, wanted))
+    except (LimitExceeded, FrameSuspended):
+        return []
+    growing.drafts, growing.state = [*growing.drafts, *trial.drafts], trial.state
+    return wanted
 
 
 def _has_open_work(state: StreamState, frame: FrameState) -> bool:
@@ -270,33 +308,54 @@ def finish_turn(env: Env, turn: TurnPlace, reply: Message, *, release: int | Non
 
 def begin_tool_calls(env: Env, turn: TurnPlace, wanted: Sequence[ToolCallStart]) -> None:
     """Journal that tools are about to be called: an intent and a frame for each, in one append."""
-    edits = [None if one.arguments is None else CallContent(arguments=one.arguments) for one in wanted]
-    contents = [redact_as_configured(env, edit) for edit in edits]
-    goals = [redact_as_configured(env, GoalContent(goal=describe_call(one.request))) for one in wanted]
+    prepared = _prepare_starts(env, wanted)
 
     def decide(state: StreamState) -> list[Draft]:
         growing = DraftBuilder(state, env.clock.now_ms())
-        calls.check_tool_calls(state, calls.check_can_work(state, turn.frame, env.clock.now_ms()), len(wanted))
-        for one, content, goal in zip(wanted, contents, goals, strict=True):
-            frame = growing.state.frames.get(one.request.id)
-            if frame is not None and frame.question is not None:  # With the intent, or a crash would lose the answer.
-                growing.add(rules.resume(growing.state, frame.id, now=env.clock.now_ms()))
-            facts = ToolRequested(
-                call=one.request.id,
-                frame=turn.frame,
-                name=one.request.name,
-                if_interrupted=one.if_interrupted,
-                stream=turn.thread,
-                message=one.message,
-                attempt=one.attempt,
-            )
-            growing.add(calls.begin_call(growing.state, facts, content, env.clock.now_ms()))
-            if one.request.id not in growing.state.frames:
-                growing.add(draft_tool_frame(env, turn, growing.state, one, goal))
+        _draft_tool_starts(env, turn, growing, prepared)
         return growing.drafts
 
     change_frame(env, turn.frame, decide)
-    for one in wanted:
+    _note_begun(env, turn, wanted)
+
+
+PreparedStart = tuple[ToolCallStart, CallContent | None, GoalContent]
+"""A tool call about to be made, with the content of its intent and the goal of its frame, redacted."""
+
+
+def _prepare_starts(env: Env, wanted: Sequence[ToolCallStart]) -> list[PreparedStart]:
+    edits = [None if one.arguments is None else CallContent(arguments=one.arguments) for one in wanted]
+    goals = [GoalContent(goal=describe_call(one.request)) for one in wanted]
+    return [
+        (one, redact_as_configured(env, edit), redact_as_configured(env, goal))
+        for one, edit, goal in zip(wanted, edits, goals, strict=True)
+    ]
+
+
+def _draft_tool_starts(env: Env, turn: TurnPlace, growing: DraftBuilder, wanted: Sequence[PreparedStart]) -> None:
+    """Add an intent and a frame for each call; refuse all of them if one exceeds a limit."""
+    now = growing.now
+    calls.check_tool_calls(growing.state, calls.check_can_work(growing.state, turn.frame, now), len(wanted))
+    for one, content, goal in wanted:
+        frame = growing.state.frames.get(one.request.id)
+        if frame is not None and frame.question is not None:  # With the intent, or a crash would lose the answer.
+            growing.add(rules.resume(growing.state, frame.id, now=now))
+        facts = ToolRequested(
+            call=one.request.id,
+            frame=turn.frame,
+            name=one.request.name,
+            if_interrupted=one.if_interrupted,
+            stream=turn.thread,
+            message=one.message,
+            attempt=one.attempt,
+        )
+        growing.add(calls.begin_call(growing.state, facts, content, now))
+        if frame is None:
+            growing.add(draft_tool_frame(env, turn, growing.state, one, goal))
+
+
+def _note_begun(env: Env, turn: TurnPlace, begun: Sequence[ToolCallStart]) -> None:
+    for one in begun:
         env.states.frame_streams.put((env.tenant, one.request.id), turn.actor)
         tool, attempt = one.request.name, one.attempt
         telemetry.begin_span(

@@ -24,6 +24,7 @@ from holdfast.flow.frames.read import load_current_state
 from holdfast.flow.frames.takeover import check_on_error, claim_block, is_interruption, read_status, release_lease
 from holdfast.flow.packs import rebuild
 from holdfast.flow.sessions import append
+from holdfast.flow.sessions.read import session_stream
 from holdfast.flow.turns import calls, model_calls, turns
 from holdfast.flow.turns import stop as turn_stop
 from holdfast.flow.turns.append import ConversationOver
@@ -88,6 +89,8 @@ class TurnEngine:
         """True if the turn had ended before it was opened."""
         self._epoch: int | None = None
         self._open: dict[str, TurnModelCall | TurnToolCall] = {}
+        self._begun: list[TurnToolCall] = []
+        """Tool calls that began with the model's reply, to be handed out next."""
         self._known: KnownTail | None = None
         self.ended: TurnEnd | None = None
         self.used: Usage | None = None
@@ -173,6 +176,11 @@ class TurnEngine:
         if not self._claimed:
             raise TurnLeft
 
+    @property
+    def is_released(self) -> bool:
+        """True if leaving the turn writes nothing: its lease was given back with its end."""
+        return self._epoch is None
+
     def check_inside(self) -> None:
         """Refuse work outside the block; a turn that had ended before refuses by itself."""
         if not self.replayed:
@@ -224,7 +232,7 @@ class TurnEngine:
         if self.ended is None:
             self.check_claimed()
             try:
-                steps = self._find_steps(at_once)
+                steps = self._hand_out(self._begun) if self._begun else self._find_steps(at_once)
             except LimitExceeded as error:
                 self._stop(*describe_limit(error))
             except FrameEnded:
@@ -235,6 +243,17 @@ class TurnEngine:
             return []
         self._told = True
         return [self.ended]
+
+    @property
+    def is_answered(self) -> bool:
+        """True if every step that was handed out has its outcome."""
+        return all(call.answered for call in self._open.values())
+
+    def _hand_out(self, begun: list[TurnToolCall]) -> list[EngineStep]:
+        """Hand out tool calls whose intents are in the journal."""
+        self._begun = []
+        self._open.update((call.request.id, call) for call in begun)
+        return list(begun)
 
     def _find_steps(self, at_once: int | None) -> list[EngineStep]:
         """Return the next steps; none once the turn has ended."""
@@ -269,7 +288,7 @@ class TurnEngine:
                 case _:
                     begun = self._begin_tools(view, at_once)
                     if begun:
-                        return list(begun)
+                        return self._hand_out(begun)
         return []
 
     def _finish(self, view: TurnView) -> None:
@@ -315,9 +334,19 @@ class TurnEngine:
         return call
 
     def finish_model(
-        self, call: TurnModelCall, response: Any, usage: Usage | int | None = None, finish: str | None = None
+        self,
+        call: TurnModelCall,
+        response: Any,
+        usage: Usage | int | None = None,
+        finish: str | None = None,
+        *,
+        begin_tools: bool = False,
     ) -> Message:
-        """Journal a model's reply; the turn ends with it, unless it calls tools or is not acceptable."""
+        """Journal a model's reply; the turn ends with it, unless it calls tools or is not acceptable.
+
+        With `begin_tools`, the caller runs the calls it asks for as soon as this returns: `next_steps` hands them out.
+        Their intents are journaled with the reply, unless one of them needs a decision first.
+        """
         with call.answer_once():
             message = calls.read_response(response, finish)
             self.check_claimed()
@@ -326,7 +355,7 @@ class TurnEngine:
             used = model_calls.reply_usage(env, place.thread, shown, message, usage)
             unfit = self.find_problem is not None and not message.tool_calls and self.find_problem(message) is not None
             try:
-                said, self.used = calls.end_turn_model_call(
+                said, self.used, begun = calls.end_turn_model_call(
                     env,
                     place,
                     call.call,
@@ -336,6 +365,7 @@ class TurnEngine:
                     doubtful=Usage.estimate(shown) if call.repeated else None,
                     may_end=not unfit,
                     release=self._epoch,
+                    start=self._settler.find_starter(message) if begin_tools and not self._has_rules() else None,
                 )
             except ConversationOver:
                 paid = append.add_cost(env, budgets.to_usage(used), message.model or call.model or None)
@@ -344,11 +374,18 @@ class TurnEngine:
             self.streamed, call.answered = str, True
             self._models.update_tally(in_a_row=0)
             self._remember_message(said)
-            self._settler.unbegun.update(one.id for one in said.tool_calls)
+            self._begun = [TurnToolCall(one.request, one.attempt, None, None) for one in begun]
+            if not begun:
+                self._settler.unbegun.update(one.id for one in said.tool_calls)
             if self.used is not None:
                 self._note_end(TurnEnd("done", said))
             compaction_rules.fire_rules(env, place.thread, [said])
             return said
+
+    def _has_rules(self) -> bool:
+        """Return True if rules run after each append: a call that had begun would wait for them."""
+        env = self.env
+        return bool(env.rules and compaction_rules.rules_of(env, session_stream(self.place.thread)))
 
     def fail_model(
         self, call: TurnModelCall, error: BaseException | str, *, retryable: bool = False, usage: Usage | int = 0
@@ -382,9 +419,7 @@ class TurnEngine:
         ready = list(islice((one for one in settled if one is not None), at_once))
         if ready:
             calls.begin_tool_calls(self.env, self.place, [one for one, _ in ready])
-        begun = [TurnToolCall(one.request, one.attempt, answer, one.arguments) for one, answer in ready]
-        self._open.update((call.request.id, call) for call in begun)
-        return begun
+        return [TurnToolCall(one.request, one.attempt, answer, one.arguments) for one, answer in ready]
 
     def finish_tool(
         self, call: TurnToolCall, value: Any, *, files: Sequence[bytes] = (), policy: str | None = None

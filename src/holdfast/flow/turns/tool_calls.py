@@ -34,7 +34,7 @@ from holdfast.records.events.envelope import ERASED
 from holdfast.records.events.frames import QuestionContent
 from holdfast.records.frames import Question
 from holdfast.records.ids import check_id
-from holdfast.records.messages import INTERRUPTED_RESULT, ToolCallRequest, ToolDef
+from holdfast.records.messages import INTERRUPTED_RESULT, Message, ToolCallRequest, ToolDef
 from holdfast.records.recovery import DO_NOT_RUN, RUN_AGAIN, Answer
 
 ReadyCall = tuple[ToolCallStart, Answer | None]
@@ -94,6 +94,10 @@ class ToolRules:
         except Exception:  # noqa: BLE001  # It is the caller's code, and a person is there to look.
             return True
 
+    def starts_at_once(self, request: ToolCallRequest) -> bool:
+        """Return True if a new call begins without a decision, and without any of the caller's code."""
+        return False
+
     def find_misfit(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> str | None:
         """Return why the tool does not take its arguments, or None. `arguments` are a person's, if any.
 
@@ -122,6 +126,15 @@ def _call_arguments(request: ToolCallRequest, arguments: Any) -> Any:
         return UNSET
 
 
+def _is_tool_name(name: str) -> bool:
+    """Return True if a tool can have this name. A model may write anything."""
+    try:
+        check_id(name, "name")
+    except InvalidValue:
+        return False
+    return True
+
+
 class ToolCallSettler(msgspec.Struct):
     """The settler of one turn's tool calls, one at a time."""
 
@@ -130,6 +143,16 @@ class ToolCallSettler(msgspec.Struct):
     _rules: ToolRules
     unbegun: set[str] = set()
     """Calls that a model asked for in this block and that cannot have begun elsewhere."""
+
+    def find_starter(self, message: Message) -> Callable[[ToolCallRequest], ToolCallStart] | None:
+        """Return how each call of a new reply begins; None if there is none, or one needs a decision first."""
+        wanted = message.tool_calls
+        starts = wanted and all(self._rules.starts_at_once(one) and _is_tool_name(one.name) for one in wanted)
+        return self._start_new if starts else None
+
+    def _start_new(self, request: ToolCallRequest) -> ToolCallStart:
+        policy, tokens = self._rules.call_terms(request)
+        return ToolCallStart(request=request, if_interrupted=policy, tokens=tokens)
 
     def settle(self, view: TurnView, tool: ToolStep) -> ReadyCall | None:
         """Settle a call; return it if it is to be begun now, None if it was ended or asked about."""
@@ -170,9 +193,7 @@ class ToolCallSettler(msgspec.Struct):
                 if tool.frame is None and not new and read.has_frame(self._env, tool.call):
                     # Ending a frame that waits for approval cancels its call.
                     return _CallEnd(CANCELLED_RETURN, answered=False)
-                try:
-                    check_id(one.request.name, "name")
-                except InvalidValue:  # A model may write anything.
+                if not _is_tool_name(one.request.name):
                     return _CallEnd(NO_SUCH_TOOL_RETURN, answered=False)
                 return self._approval_question(one) if self._rules.needs_approval(one.request) else (one, None)
             case "resume":

@@ -8,6 +8,7 @@ stands for exactly the messages that were sent with it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -43,7 +44,7 @@ from holdfast.records.ids import own_key, ulid_bytes, ulid_text
 from holdfast.records.messages import Message
 from holdfast.records.recovery import StopCode
 from holdfast.records.reports import EventQuery
-from holdfast.records.scope import Scope, parse_scope
+from holdfast.records.scope import SCOPES_CACHED, Scope, parse_scope
 from holdfast.records.usage import Usage
 
 TURN_ACTOR = "main"
@@ -88,6 +89,7 @@ Admission = tuple[TurnPlace, tuple[Message, ...]]
 """A turn that was begun, joined, or found under its key, and the messages that this call appended, if any."""
 
 
+@lru_cache(maxsize=SCOPES_CACHED)
 def turns_place(line: str) -> TurnPlace:
     """Return the place where the turns of a thread live."""
     scope = parse_scope(line)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast.aio.frame import AsyncHistoryTools
@@ -16,6 +16,7 @@ from holdfast.client.history_tools import HistoryTools
 from holdfast.core.packs.history_tools import HISTORY_TOOLS, parse_arguments
 from holdfast.errors import InvalidValue
 from holdfast.flow.frames.read import frame_thread
+from holdfast.flow.sessions.sessions import encode_tools
 from holdfast.records.messages import ToolDef
 from holdfast.runtime.tools.call import ToolCall
 from holdfast.runtime.tools.tool import AnyTool, ThreadRunner, Tool, tool
@@ -64,6 +65,19 @@ def _to_tools(one: Any) -> list[AnyTool | ToolSource]:
     raise InvalidValue(
         f"{one!r:.80} is no tool. Give a typed function, what @tool made of one, or something with `async def tools()`."
     )
+
+
+class LocalTools:
+    """The tools of an agent that come from no server, by name."""
+
+    def __init__(self, tools: Iterable[AnyTool]) -> None:
+        self.by_name = {one.definition.name: one for one in tools}
+        self.definitions = [one.definition for one in self.by_name.values()]
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """Their definitions as a session keeps them."""
+        return encode_tools(self.definitions)
 
 
 def _index_by_name(tools: Iterable[AnyTool]) -> dict[str, AnyTool]:

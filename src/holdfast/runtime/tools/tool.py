@@ -329,6 +329,11 @@ class AgentRules(ToolRules):
         except ArgumentsUnfit:
             return False
 
+    def starts_at_once(self, request: ToolCallRequest) -> bool:
+        """Return True unless a person, or a function of the caller's, decides about calls of this tool."""
+        tool = self._tools.get(request.name)
+        return tool is None or tool.needs_approval is False
+
     def find_misfit(self, request: ToolCallRequest, arguments: Any, stored: ToolDef | None) -> str | None:
         """Return why a call cannot be repeated: its tool is gone, or its arguments no longer fit; None if it can."""
         tool = self._tools.get(request.name)
