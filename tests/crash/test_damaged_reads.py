@@ -16,6 +16,7 @@ from holdfast import Corrupt, Holdfast
 from holdfast.core.journal import codec
 from holdfast.core.sessions import message_events
 from holdfast.flow.journal import artifacts
+from holdfast.flow.sessions import read
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 
@@ -101,13 +102,13 @@ READS: dict[str, Callable[[Holdfast, str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("read", READS)
-def test_damaged_content_is_an_error_that_names_its_place(hf: Holdfast, read: str) -> None:
+@pytest.mark.parametrize("reading", READS)
+def test_damaged_content_is_an_error_that_names_its_place(hf: Holdfast, reading: str) -> None:
     call = tell(hf)
-    assert READS[read](hf, call) is not None
+    assert READS[reading](hf, call) is not None
     damage_contents(hf)
     with pytest.raises(Corrupt, match=r"The content of \S+ version \d+ \(tenant default\) is not what was written"):
-        READS[read](hf, call)
+        READS[reading](hf, call)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_an_unchecked_read_is_noticed(hf: Holdfast, monkeypatch: pytest.MonkeyPa
     hf.session("long", model="gpt-5-mini").append(LONG)
     damage_contents(hf)
     damage_artifacts(hf)
-    for module in (codec, message_events):
+    for module in (codec, message_events, read):
         monkeypatch.setattr(module, "read_content", lambda stored: stored.content)
     shown = hf.session("s").messages()
     assert DAMAGED_WORD in str(shown[0].content)

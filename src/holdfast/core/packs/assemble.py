@@ -92,11 +92,7 @@ class PackMaterial(msgspec.Struct, frozen=True, kw_only=True):
 def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> AssembledPack:
     """Assemble the pack."""
     brief, report = given.counted.brief, given.evidence
-    shown, first = _show_rounds(fit, sources.rounds, given.follows), len(sources.rounds.talk.first)
-    run = RoundRun(level=fit.level)
-    if fit.run is not None:  # All but the newest join the run; the next pack begins with them.
-        run = fit.run.extend(shown[first:-1], sources.rounds.reasons, given.follows)
-        shown = [*shown[:first], *shown[max(first, len(shown) - 1) :]]
+    run, shown, first = _join_run(fit, sources, given)
     told = {segment.id for segment in fit.summaries}
     standing = zip(sources.summaries, given.standing, strict=True)
     summaries = tuple(summary for segment, summary in standing if segment.id in told)
@@ -159,6 +155,18 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
     )
     given.hints.describe(packed, run, order.run)
     return packed
+
+
+def _join_run(
+    fit: FitResult, sources: PackSources, given: PackMaterial
+) -> tuple[RoundRun, list[tuple[Segment, Decision]], int]:
+    """Return the run of rounds shown whole, the other rounds, and how many of these come before the run."""
+    shown, first = _show_rounds(fit, sources.rounds, given.follows), len(sources.rounds.talk.first)
+    if fit.run is None:
+        return RoundRun(level=fit.level), shown, first
+    # All but the newest join the run; the next pack begins with them.
+    run = fit.run.extend(shown[first:-1], sources.rounds.reasons, given.follows)
+    return run, [*shown[:first], *shown[max(first, len(shown) - 1) :]], first
 
 
 def _count_cached(given: PackMaterial, order: _SegmentOrder, run: RoundRun) -> int:

@@ -149,14 +149,7 @@ class _PackBuilder:
     def build(self, found: EvidenceItems, counted: CountedBrief) -> AssembledPack:
         """Build the best pack that fits."""
         env, seen, asked, counter, brief = self._env, self._seen, self._asked, self._counter, counted.brief
-        wanted = recent.TailRequest(
-            room=max(self._budget - counted.tokens, 0),
-            max_messages=asked.max_messages,
-            kept_as=counter.kept_as,
-            max_message_tokens=max(env.settings.abbreviate_chars // CHARACTERS_PER_TOKEN, MIN_MESSAGE_CAP),
-        )
-        turn = 0 if seen.frame is None else seen.frame.turn or 0
-        tail = recent.read_tail(env, seen.thread, self._state, wanted, counter, turn)
+        tail = self._read_tail(counted)
         crumbs: list[segments.Crumb] = []
         # A turn's goal is in its conversation already, and here it would change the start of every pack.
         if seen.frame is not None and seen.frame.turn is None:
@@ -207,6 +200,17 @@ class _PackBuilder:
         packed = assemble_pack(fitted, sources, given)
         hint.keep(env, sources.rounds)
         return packed
+
+    def _read_tail(self, counted: CountedBrief) -> ThreadTail:
+        env, seen, counter = self._env, self._seen, self._counter
+        wanted = recent.TailRequest(
+            room=max(self._budget - counted.tokens, 0),
+            max_messages=self._asked.max_messages,
+            kept_as=counter.kept_as,
+            max_message_tokens=max(env.settings.abbreviate_chars // CHARACTERS_PER_TOKEN, MIN_MESSAGE_CAP),
+        )
+        turn = 0 if seen.frame is None else seen.frame.turn or 0
+        return recent.read_tail(env, seen.thread, self._state, wanted, counter, turn)
 
     def _shows_erased(self, brief: Brief, tail: ThreadTail) -> bool:
         return bool(brief.erased) or True in [message.erased for message in tail.messages]

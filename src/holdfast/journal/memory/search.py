@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from holdfast.core.journal.codec import decode_facts
+from holdfast.core.journal.codec import decode_facts, read_content
 from holdfast.core.search.documents import Hit, TextSearch
 from holdfast.core.search.segments import (
     MAX_ROWS,
@@ -62,7 +62,7 @@ class MemoryTextIndex:
         tenant = self._tenants.setdefault(event.tenant, len(self._tenants) + 1)
         stream = self._streams.setdefault((event.tenant, event.stream), len(self._streams) + 1)
         facts = decode_facts(event.type, event.schema, event.facts)
-        return IndexedEvent(tenant, stream, event, facts, event.content)
+        return IndexedEvent(tenant, stream, event, facts, read_content(event))
 
     def _number(self, tenant: str) -> int:
         return self._tenants.get(tenant, 0)

@@ -99,9 +99,10 @@ def _check_erasures(connection: apsw.Connection, journal: SqliteJournal) -> Iter
 
 def _check_texts(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
     """Find damaged segments of the text index, and rows that name no event with words, or an erased one."""
+    for (tenant,) in connection.execute(queries()["changed_text_cursors"]):
+        yield Finding(kind="texts", where=f"tenant {tenant}", problem="the cursor of the text index was changed")
     for tenant in search.list_indexed_tenants(connection):
-        index = TextSegments(connection, tenant)
-        damaged = [one.id for one in index.segments() if not index.is_sound(one)]
+        damaged = TextSegments(connection, tenant).find_damaged()
         if damaged:
             yield Finding(kind="texts", where=f"tenant {tenant}", problem=f"{len(damaged)} segments are damaged")
             continue

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import apsw
 import msgspec
 
-from holdfast.core.journal.codec import decode, decode_facts
+from holdfast.core.journal.codec import decode, decode_facts, read_content
 from holdfast.core.search.documents import (
     INDEXED_BYTES,
     STATE_WRITTEN,
@@ -101,9 +101,9 @@ def read_pending(connection: apsw.Connection, files: ArtifactFiles, tenant: int,
     size = 0
     cursor = connection.cursor()
     for row in cursor.execute(queries()["pending_texts"], (tenant, known.seq, limit)):
-        event = event_from_row(row, "", "")
+        event = event_from_row(row, row[-1], row[-2])
         facts = decode_facts(event.type, event.schema, event.facts)
-        placed.append(IndexedEvent(tenant, row[2], event, facts, event.content))
+        placed.append(IndexedEvent(tenant, row[2], event, facts, read_content(event)))
         size += len(event.content or b"")
         if size >= PENDING_BYTES:
             break
@@ -237,12 +237,13 @@ def repair_indexes(connection: apsw.Connection, files: ArtifactFiles, run: RunSt
 
     What is wrong is found without the write lock and mended in short steps, while others write.
     """
+    changed = fetch_rows(connection, queries()["changed_text_cursors"])
     for (number,) in fetch_rows(connection, "SELECT id FROM tenants ORDER BY id"):
         index = TextSegments(connection, number)
         ((newest,),) = fetch_rows(connection, queries()["position"])
-        if index.cursor().seq > (newest or 0):
+        if (number,) in changed or index.cursor().seq > (newest or 0):
             run(index.reset)
-        damaged = [one.id for one in index.segments() if not index.is_sound(one)]
+        damaged = index.find_damaged()
         if damaged:
             run(partial(index.drop, damaged))
         _mend_index(connection, files, number, run)
@@ -280,14 +281,15 @@ def _read_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, 
     there = make_lookups(connection, files)
     passages = []
     for row in rows:
-        event = event_from_row(row, "", "")
+        event = event_from_row(row, row[-1], row[-2])
         facts = decode_facts(event.type, event.schema, event.facts)
         if event.type == STATE_WRITTEN:
             current = fetch_rows(connection, queries()["state_version"], (tenant, row[2], facts.key))
             if current != [(event.version,)]:
                 continue
-        placed = IndexedEvent(tenant, row[2], event, facts, event.content)
-        text = searchable_text(event.type, facts, event.content, partial(there.beginning, placed))
+        content = read_content(event)
+        placed = IndexedEvent(tenant, row[2], event, facts, content)
+        text = searchable_text(event.type, facts, content, partial(there.beginning, placed))
         previous = there.previous(placed) if text_index.needs_context(placed, text) else ""
         if text:
             passages.append(text_index.make_text_row(placed, text, previous))

@@ -28,6 +28,7 @@ from holdfast.core.search.segments import (
     read_rows,
 )
 from holdfast.errors import Corrupt
+from holdfast.journal.sqlite.artifacts import row_digest
 from holdfast.journal.sqlite.statements import queries
 from holdfast.sqlite.connection import fetch_rows
 
@@ -53,6 +54,7 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True):
     count: int
     directory: bytes
     removed: bytes
+    body: bytes
     digest: bytes
 
     @property
@@ -83,8 +85,27 @@ class TextSegments:
         return IndexCursor(*rows[0]) if rows else IndexCursor()
 
     def segments(self) -> list[SegmentRow]:
-        """Return every segment, oldest first."""
+        """Return every segment, oldest first; raise Corrupt if a row of them is not as it was written."""
+        found = self._list_rows()
+        if not all(map(self._is_intact, found)):
+            raise Corrupt(DAMAGED)
+        return found
+
+    def _list_rows(self) -> list[SegmentRow]:
         return [SegmentRow(*row) for row in fetch_rows(self._connection, queries()["text_segments"], (self._tenant,))]
+
+    def _is_intact(self, one: SegmentRow) -> bool:
+        return row_digest(self._tenant, one.id, one.count, one.directory, one.removed, one.body) == one.digest
+
+    def find_damaged(self) -> list[int]:
+        """Return the ids of segments that are not as they were written."""
+        return [one.id for one in self._list_rows() if not (self._is_intact(one) and self._has_its_blocks(one))]
+
+    def _has_its_blocks(self, one: SegmentRow) -> bool:
+        try:
+            return _digest(self.load(one)) == one.body
+        except Corrupt:
+            return False
 
     def views(self, words: Sequence[str]) -> list[SegmentView]:
         """Return what a search for stems of words needs of every segment, read at once."""
@@ -151,13 +172,6 @@ class TextSegments:
             for word in decode_block(body).words.split(" ")
         }
 
-    def is_sound(self, one: SegmentRow) -> bool:
-        """Return True if a segment is as it was written."""
-        try:
-            return _digest(self.load(one)) == one.digest
-        except (Corrupt, msgspec.DecodeError):
-            return False
-
     # writing
 
     def insert(self, segment: TextSegment) -> None:
@@ -180,7 +194,7 @@ class TextSegments:
 
     def reset(self) -> None:
         """Begin the index again."""
-        self.drop([one.id for one in self.segments()])
+        self.drop([one.id for one in self._list_rows()])
         self.begin_generation()
         self.advance(0)
 

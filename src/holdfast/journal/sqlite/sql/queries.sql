@@ -485,7 +485,8 @@ WHERE p.tenant = ?1 AND e.content IS NOT NULL
 SELECT version FROM state WHERE tenant = ?1 AND stream = ?2 AND key = ?3
 
 -- name: events_by_seq
-SELECT e.* FROM json_each(?1) AS j CROSS JOIN events AS e ON e.seq = j.value
+SELECT e.*, s.name, t.name FROM json_each(?1) AS j CROSS JOIN events AS e ON e.seq = j.value
+CROSS JOIN streams AS s ON s.id = e.stream CROSS JOIN tenants AS t ON t.id = e.tenant
 
 -- name: messages_after
 -- Messages that may have been indexed with the end of one of these: up to the next one that stands.
@@ -506,7 +507,7 @@ WHERE tenant = ?1 AND event_type IN ('message.appended', 'state.written') AND co
 
 -- name: pending_texts
 -- Events with texts that come after a cursor, merged in order from the index by type.
-SELECT * FROM (
+SELECT p.*, s.name, t.name FROM (
     SELECT * FROM (SELECT e.* FROM events AS e INDEXED BY idx_events_type
         WHERE e.tenant = ?1 AND e.event_type = 'message.appended' AND e.seq > ?2 ORDER BY e.seq LIMIT ?3)
     UNION ALL
@@ -515,31 +516,37 @@ SELECT * FROM (
     UNION ALL
     SELECT * FROM (SELECT e.* FROM events AS e INDEXED BY idx_events_type
         WHERE e.tenant = ?1 AND e.event_type = 'state.written' AND e.seq > ?2 ORDER BY e.seq LIMIT ?3)
-)
-ORDER BY seq LIMIT ?3
+    ORDER BY seq LIMIT ?3
+) AS p
+CROSS JOIN streams AS s ON s.id = p.stream CROSS JOIN tenants AS t ON t.id = p.tenant
 
 -- name: text_cursor
 SELECT seq, generation FROM text_cursors WHERE tenant = ?
 
 -- name: move_text_cursor
-INSERT INTO text_cursors (tenant, seq, generation) VALUES (?1, ?2, ?3)
-ON CONFLICT (tenant) DO UPDATE SET seq = ?2, generation = ?3
+INSERT INTO text_cursors (tenant, seq, generation, digest) VALUES (?1, ?2, ?3, holdfast_row(?1, ?2, ?3))
+ON CONFLICT (tenant) DO UPDATE SET seq = ?2, generation = ?3, digest = holdfast_row(?1, ?2, ?3)
+
+-- name: changed_text_cursors
+SELECT tenant FROM text_cursors WHERE digest <> holdfast_row(tenant, seq, generation)
 
 -- name: text_segments
-SELECT id, count, directory, removed, digest FROM text_segments WHERE tenant = ? ORDER BY id
+SELECT id, count, directory, removed, body, digest FROM text_segments WHERE tenant = ? ORDER BY id
 
 -- name: indexed_tenants
 SELECT tenant FROM text_segments UNION SELECT tenant FROM text_cursors ORDER BY tenant
 
 -- name: insert_text_segment
-INSERT INTO text_segments (tenant, id, count, directory, removed, digest)
-SELECT ?1, coalesce(max(id) >> 20, 0) + 1, ?2, ?3, ?4, ?5 FROM text_blocks RETURNING id
+INSERT INTO text_segments (tenant, id, count, directory, removed, body, digest)
+SELECT ?1, id, ?2, ?3, ?4, ?5, holdfast_row(?1, id, ?2, ?3, ?4, ?5)
+FROM (SELECT coalesce(max(id) >> 20, 0) + 1 AS id FROM text_blocks) WHERE true RETURNING id
 
 -- name: drop_text_segment
 DELETE FROM text_segments WHERE tenant = ? AND id = ?
 
 -- name: hide_texts
-UPDATE text_segments SET removed = ? WHERE tenant = ? AND id = ?
+UPDATE text_segments SET removed = ?1, digest = holdfast_row(tenant, id, count, directory, ?1, body)
+WHERE tenant = ?2 AND id = ?3
 
 -- name: text_blocks
 SELECT b.id, b.body FROM json_each(?1) AS j CROSS JOIN text_blocks AS b ON b.id = j.value

@@ -491,16 +491,19 @@ CREATE INDEX idx_effects_lane ON effects (tenant, sink, stream, version);
 CREATE TABLE text_cursors (
     tenant     INTEGER PRIMARY KEY REFERENCES tenants (id),
     seq        INTEGER NOT NULL,
-    generation INTEGER NOT NULL
+    generation INTEGER NOT NULL,
+    digest     BLOB NOT NULL
 ) STRICT;
 
--- `directory` names the first word of each block, `removed` the texts that are no longer current.
+-- `directory` names the first word of each block, `removed` the texts that are no longer current, `body` is the digest of
+-- the blocks and `digest` that of the columns before it.
 CREATE TABLE text_segments (
     tenant    INTEGER NOT NULL REFERENCES tenants (id),
     id        INTEGER NOT NULL,
     count     INTEGER NOT NULL,
     directory BLOB NOT NULL,
     removed   BLOB NOT NULL,
+    body      BLOB NOT NULL,
     digest    BLOB NOT NULL,
     PRIMARY KEY (tenant, id)
 ) STRICT, WITHOUT ROWID;
