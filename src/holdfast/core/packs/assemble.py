@@ -93,9 +93,7 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
     """Assemble the pack."""
     brief, report = given.counted.brief, given.evidence
     run, shown, first = _join_run(fit, sources, given)
-    told = {segment.id for segment in fit.summaries}
-    standing = zip(sources.summaries, given.standing, strict=True)
-    summaries = tuple(summary for segment, summary in standing if segment.id in told)
+    summaries = _list_summaries(fit, sources, given)
     rounds = [segment for segment, _ in shown]
     alone = [message for segment in rounds for message in segment.messages]
     said = (*alone[:first], *run.messages, *alone[first:])
@@ -113,7 +111,6 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
     tokens = summarise_tokens(
         beside, budget=given.budget, overhead=given.overhead, level=fit.level, conversation=run.tokens
     )
-    evidence = [form for form in fit.items if form.item.kind == "evidence"]
     packed = AssembledPack(
         system=brief.system,
         tools=brief.tools,
@@ -127,16 +124,13 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
         ),
         brief=brief.context,
         breadcrumbs=given.crumbs if fit.crumbs is sources.crumbs else given.crumbs[-1:],
-        evidence=tuple(make_evidence(form.segment, form.item.type, form.item.source) for form in evidence),
-        token_summary=tokens,
-        metadata=replace(
-            given.metadata,
-            level=fit.level,
-            omitted=tuple(one.id for one in (*others, *report.decisions) if one.outcome == "omitted"),
-            missing_handles=report.missing,
-            refused_exclusions=report.refused,
-            failed=report.failed,
+        evidence=tuple(
+            make_evidence(form.segment, form.item.type, form.item.source)
+            for form in fit.items
+            if form.item.kind == "evidence"
         ),
+        token_summary=tokens,
+        metadata=_complete_metadata(fit, given, (*others, *report.decisions)),
         decisions=decisions,
         model=given.model,
         tokenizer=given.window.tokenizer,
@@ -155,6 +149,24 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
     )
     given.hints.describe(packed, run, order.run)
     return packed
+
+
+def _list_summaries(fit: FitResult, sources: PackSources, given: PackMaterial) -> tuple[Summary, ...]:
+    told = {segment.id for segment in fit.summaries}
+    standing = zip(sources.summaries, given.standing, strict=True)
+    return tuple(summary for segment, summary in standing if segment.id in told)
+
+
+def _complete_metadata(fit: FitResult, given: PackMaterial, decisions: Sequence[Decision]) -> ContextPackMetadata:
+    report = given.evidence
+    return replace(
+        given.metadata,
+        level=fit.level,
+        omitted=tuple(one.id for one in decisions if one.outcome == "omitted"),
+        missing_handles=report.missing,
+        refused_exclusions=report.refused,
+        failed=report.failed,
+    )
 
 
 def _join_run(
