@@ -99,8 +99,7 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
     said = (*alone[:first], *run.messages, *alone[first:])
     truncated = _count_truncated(given.messages, run.stored + sum([1 for one in alone if one.id]), said, summaries)
     order = _order_segments(fit, sources, given, rounds, run, truncated)
-    segments = order.segments
-    beside = [*segments[: order.run], *segments[order.run + len(run.segments) :]]
+    beside = [*order.segments[: order.run], *order.segments[order.run + len(run.segments) :]]
     decisions = (
         *[decision for _, decision in shown[:first]],
         *run.decisions,
@@ -114,7 +113,7 @@ def assemble_pack(fit: FitResult, sources: PackSources, given: PackMaterial) -> 
     packed = AssembledPack(
         system=brief.system,
         tools=brief.tools,
-        segments=segments,
+        segments=order.segments,
         summaries=summaries,
         conversation=ConversationSlice(
             messages=said,
