@@ -27,7 +27,7 @@ from holdfast.core.search.documents import (
 )
 from holdfast.core.search.segments import DamagedSegment, TextSegment, build_segment, hide_rows, rank_rows, view_segment
 from holdfast.core.search.words import content_text, searchable_text
-from holdfast.errors import Corrupt, Unavailable
+from holdfast.errors import Corrupt, OutcomeUnknown, Unavailable
 from holdfast.journal import text_index
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import event_from_row
@@ -166,7 +166,7 @@ def search_texts(journal: SqliteJournal, tenant: str, wanted: TextSearch) -> lis
         pending = _read_if_indexed(connection, journal, number, limit)
         if pending.count < limit:
             return _search_segments(connection, tenant, number, wanted, pending)
-    with suppress(Unavailable), journal.following.lock:
+    with suppress(Unavailable, OutcomeUnknown), journal.following.lock:  # If it fails, pending texts stay pending.
         follow_events(journal, number)
     with journal.connections.reader() as connection:
         pending = _read_if_indexed(connection, journal, number, MAX_PENDING)
