@@ -65,6 +65,8 @@ def held(place: Path, sessions: int, measure: Callable[[], int], cached: int | N
             gc.collect()
 
         more(BEFORE)
+        kept[0].append(said(BEFORE))
+        kept[0].search("anything")  # The index is begun, and numpy imported.
         for _ in range(0, PAGES if measure is resident else 0, 100):
             kept[0].append(said(100))
         before, files = measure(), descriptors()

@@ -12,7 +12,7 @@ from holdfast.journal.sqlite import search
 from holdfast.journal.sqlite.rebuild import REBUILD_KEY
 from holdfast.journal.sqlite.rows import subject_digest
 from holdfast.journal.sqlite.schema import APPLICATION_ID, JOURNAL_FILE, is_meta_intact, latest_schema
-from holdfast.journal.sqlite.segments import TextSegments
+from holdfast.journal.sqlite.segments import TextSegments, fetch_index
 from holdfast.journal.sqlite.statements import queries
 from holdfast.records.reports import Finding
 from holdfast.records.scope import parse_scope
@@ -99,7 +99,7 @@ def _check_erasures(connection: apsw.Connection, journal: SqliteJournal) -> Iter
 
 def _check_texts(connection: apsw.Connection, journal: SqliteJournal) -> Iterator[Finding]:
     """Find damaged segments of the text index, and rows that name no event with words, or an erased one."""
-    for (tenant,) in connection.execute(queries()["changed_text_cursors"]):
+    for (tenant,) in fetch_index(connection, "changed_text_cursors"):
         yield Finding(kind="texts", where=f"tenant {tenant}", problem="the cursor of the text index was changed")
     for tenant in search.list_indexed_tenants(connection):
         damaged = TextSegments(connection, tenant).find_damaged()

@@ -59,7 +59,7 @@ def read_secret(connection: apsw.Connection) -> bytes:
 
 
 def list_objects(number: int) -> tuple[SchemaObjects, SchemaObjects]:
-    """Return the objects of every journal of a schema, and those that it has once vectors were stored."""
+    """Return the objects of every journal of a schema, and those that it has once vectors or an index were stored."""
     return _build_objects(tuple(sql for step, _, sql in migrations() if step <= number))
 
 
@@ -69,8 +69,9 @@ def _build_objects(scripts: tuple[str, ...]) -> tuple[SchemaObjects, SchemaObjec
 
     def extend(connection: apsw.Connection) -> None:
         required.update(read_objects(connection))
-        for sql in queries()["create_vectors"].split(";"):
-            connection.execute(sql)
+        for name in ("create_vectors", "create_text_index"):
+            for sql in queries()[name].split(";"):
+                connection.execute(sql)
 
     optional = build_schema(*scripts, extend=extend)
     return required, optional

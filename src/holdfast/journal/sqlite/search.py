@@ -31,7 +31,7 @@ from holdfast.errors import Corrupt, OutcomeUnknown, Unavailable
 from holdfast.journal import text_index
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import event_from_row
-from holdfast.journal.sqlite.segments import DAMAGED, IndexCursor, SegmentMerge, TextSegments
+from holdfast.journal.sqlite.segments import DAMAGED, IndexCursor, SegmentMerge, TextSegments, fetch_index
 from holdfast.journal.sqlite.statements import queries
 from holdfast.journal.text_index import IndexedEvent, IndexLookups
 from holdfast.records.events.sessions import MessageContent
@@ -219,7 +219,7 @@ def load_hits(connection: apsw.Connection, tenant: str, number: int, rows: Seque
 
 def list_indexed_tenants(connection: apsw.Connection) -> list[int]:
     """Return the tenants that have an index."""
-    return [number for (number,) in fetch_rows(connection, queries()["indexed_tenants"])]
+    return [number for (number,) in fetch_index(connection, "indexed_tenants")]
 
 
 def find_orphan_rows(connection: apsw.Connection, tenant: int) -> set[int]:
@@ -237,7 +237,7 @@ def repair_indexes(connection: apsw.Connection, files: ArtifactFiles, run: RunSt
 
     What is wrong is found without the write lock and mended in short steps, while others write.
     """
-    changed = fetch_rows(connection, queries()["changed_text_cursors"])
+    changed = fetch_index(connection, "changed_text_cursors")
     for (number,) in fetch_rows(connection, "SELECT id FROM tenants ORDER BY id"):
         index = TextSegments(connection, number)
         ((newest,),) = fetch_rows(connection, queries()["position"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import apsw
 import msgspec
@@ -38,6 +39,28 @@ _PACK = msgspec.msgpack.Encoder()
 _UNPACK = msgspec.msgpack.Decoder(tuple[str, ...])
 _NUMBERS = msgspec.msgpack.Decoder(tuple[int, ...])
 DAMAGED = "The text index is damaged. Run `holdfast rebuild`: it is made again from the events."
+
+
+def has_index(connection: apsw.Connection) -> bool:
+    """Return True if any text was ever indexed here."""
+    return bool(fetch_rows(connection, "SELECT 1 FROM sqlite_schema WHERE name = 'text_cursors'"))
+
+
+def create_index(connection: apsw.Connection) -> None:
+    """Create the tables unless they exist."""
+    if not has_index(connection):
+        for sql in queries()["create_text_index"].split(";"):
+            connection.execute(sql)
+
+
+def fetch_index(connection: apsw.Connection, name: str, *values: int) -> list[Any]:
+    """Return every row of a named query of the index; none if there is no index yet."""
+    try:
+        return fetch_rows(connection, queries()[name], values)
+    except apsw.SQLError:
+        if has_index(connection):
+            raise
+        return []
 
 
 class IndexCursor(msgspec.Struct, frozen=True):
@@ -81,7 +104,7 @@ class TextSegments:
 
     def cursor(self) -> IndexCursor:
         """Return how far this tenant is indexed."""
-        rows = fetch_rows(self._connection, queries()["text_cursor"], (self._tenant,))
+        rows = fetch_index(self._connection, "text_cursor", self._tenant)
         return IndexCursor(*rows[0]) if rows else IndexCursor()
 
     def segments(self) -> list[SegmentRow]:
@@ -92,7 +115,7 @@ class TextSegments:
         return found
 
     def _list_rows(self) -> list[SegmentRow]:
-        return [SegmentRow(*row) for row in fetch_rows(self._connection, queries()["text_segments"], (self._tenant,))]
+        return [SegmentRow(*row) for row in fetch_index(self._connection, "text_segments", self._tenant)]
 
     def _is_intact(self, one: SegmentRow) -> bool:
         return row_digest(self._tenant, one.id, one.count, one.directory, one.removed, one.body) == one.digest
@@ -128,6 +151,8 @@ class TextSegments:
             raise Corrupt(DAMAGED) from None
 
     def _bodies(self, places: Collection[int]) -> dict[int, bytes]:
+        if not places:
+            return {}
         wanted = _JSON.encode(list(places)).decode()
         return dict(fetch_rows(self._connection, queries()["text_blocks"], (wanted,)))
 
@@ -178,6 +203,7 @@ class TextSegments:
         """Add a segment, unless it is empty."""
         if not segment.count:
             return
+        create_index(self._connection)
         directory = _PACK.encode(segment.directory)
         values = (self._tenant, segment.count, directory, _PACK.encode(()), _digest(segment))
         ((id,),) = fetch_rows(self._connection, queries()["insert_text_segment"], values)
@@ -200,12 +226,16 @@ class TextSegments:
 
     def advance(self, seq: int) -> None:
         """Note that every text up to this one is indexed."""
-        self._connection.execute(queries()["move_text_cursor"], (self._tenant, seq, self.cursor().generation))
+        self._move_cursor(seq, self.cursor().generation)
 
     def begin_generation(self) -> None:
         """Refuse whatever was prepared from this index until now."""
         known = self.cursor()
-        self._connection.execute(queries()["move_text_cursor"], (self._tenant, known.seq, known.generation + 1))
+        self._move_cursor(known.seq, known.generation + 1)
+
+    def _move_cursor(self, seq: int, generation: int) -> None:
+        create_index(self._connection)
+        self._connection.execute(queries()["move_text_cursor"], (self._tenant, seq, generation))
 
     def remove(self, seqs: Collection[int]) -> None:
         """Hide texts that are no longer current. Their words stay until their segment is written anew."""

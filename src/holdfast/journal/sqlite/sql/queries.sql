@@ -505,6 +505,36 @@ CROSS JOIN events AS e ON e.tenant = m.tenant AND e.stream = m.stream AND e.vers
 SELECT seq FROM events
 WHERE tenant = ?1 AND event_type IN ('message.appended', 'state.written') AND content IS NOT NULL
 
+-- name: create_text_index
+-- The text index follows the events, in segments of all tenants. It holds no text and can be made again. A journal has it
+-- once texts were indexed.
+-- How far the texts of a tenant are indexed. Erasing and repairing begin another generation.
+CREATE TABLE text_cursors (
+    tenant     INTEGER PRIMARY KEY REFERENCES tenants (id),
+    seq        INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    digest     BLOB NOT NULL
+) STRICT;
+
+-- `directory` names the first word of each block, `removed` the texts that are no longer current, `body` is the digest of
+-- the blocks and `digest` that of the columns before it.
+CREATE TABLE text_segments (
+    tenant    INTEGER NOT NULL REFERENCES tenants (id),
+    id        INTEGER NOT NULL,
+    count     INTEGER NOT NULL,
+    directory BLOB NOT NULL,
+    removed   BLOB NOT NULL,
+    body      BLOB NOT NULL,
+    digest    BLOB NOT NULL,
+    PRIMARY KEY (tenant, id)
+) STRICT, WITHOUT ROWID;
+
+-- A block's id begins with that of its segment.
+CREATE TABLE text_blocks (
+    id   INTEGER PRIMARY KEY,
+    body BLOB NOT NULL
+) STRICT
+
 -- name: pending_texts
 -- Events with texts that come after a cursor, merged in order from the index by type.
 SELECT p.*, s.name, t.name FROM (

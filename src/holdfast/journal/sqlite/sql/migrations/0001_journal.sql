@@ -1,10 +1,9 @@
 -- The journal: events, the streams they belong to, and the tables derived from them.
 --
--- Tables are of four kinds:
+-- Tables are of three kinds:
 --   journal      the truth: events and streams, tenants, subjects, artifacts
 --   projection   derived from events in the same transaction; rebuilt, equal in canonical dump
 --   control      neither: settings and secrets of this file; invariants are checked
---   index        derived from events later, up to a cursor; made again, equal in what is found
 --
 -- Every key begins with tenant. ULIDs and hashes are blobs, streams are integers.
 -- Facts and content are canonical bytes, so blobs: SQLite must never convert them.
@@ -483,36 +482,6 @@ CREATE TABLE effects (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX idx_effects_lane ON effects (tenant, sink, stream, version);
-
--- index -----------------------------------------------------------------------------
--- The text index follows the events, in segments of all tenants. It holds no text and can be made again.
-
--- How far the texts of a tenant are indexed. Erasing and repairing begin another generation.
-CREATE TABLE text_cursors (
-    tenant     INTEGER PRIMARY KEY REFERENCES tenants (id),
-    seq        INTEGER NOT NULL,
-    generation INTEGER NOT NULL,
-    digest     BLOB NOT NULL
-) STRICT;
-
--- `directory` names the first word of each block, `removed` the texts that are no longer current, `body` is the digest of
--- the blocks and `digest` that of the columns before it.
-CREATE TABLE text_segments (
-    tenant    INTEGER NOT NULL REFERENCES tenants (id),
-    id        INTEGER NOT NULL,
-    count     INTEGER NOT NULL,
-    directory BLOB NOT NULL,
-    removed   BLOB NOT NULL,
-    body      BLOB NOT NULL,
-    digest    BLOB NOT NULL,
-    PRIMARY KEY (tenant, id)
-) STRICT, WITHOUT ROWID;
-
--- A block's id begins with that of its segment.
-CREATE TABLE text_blocks (
-    id   INTEGER PRIMARY KEY,
-    body BLOB NOT NULL
-) STRICT;
 
 -- Every live frame with its root: a waiting parent does not hide its active child, also if that is in another stream.
 CREATE VIEW active_frame_stacks AS
