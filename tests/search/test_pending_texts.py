@@ -222,7 +222,7 @@ def prepare_batch(hf: Holdfast) -> Callable[[], object]:
     journal = journal_of(hf)
     with journal.connections.reader() as connection:
         pending = sqlite_search.read_pending(connection, journal.files, 1, 1_000)
-    built = sqlite_search.build_segment(pending.rows, sqlite_search.stem_word)
+    built = sqlite_search.build_segment(pending.rows, sqlite_search.STEMS)
     return lambda: journal.connections.transact(
         lambda connection: sqlite_search.store_pending(connection, 1, pending, built)
     )
@@ -258,7 +258,7 @@ def check_erased_while_merging(hf: Holdfast) -> None:
         theirs.session("s").append([f"{'zyzzyva' if number == 2 else 'amber'} {one}" for one in range(40)])
         with journal.connections.reader() as connection:
             pending = sqlite_search.read_pending(connection, journal.files, 1, 1_000)
-        built = sqlite_search.build_segment(pending.rows, sqlite_search.stem_word)
+        built = sqlite_search.build_segment(pending.rows, sqlite_search.STEMS)
         journal.connections.transact(lambda connection: sqlite_search.store_pending(connection, 1, pending, built))  # noqa: B023
     with journal.connections.reader() as connection:
         merge = TextSegments(connection, 1).prepare_merge()

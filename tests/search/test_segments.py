@@ -26,7 +26,7 @@ from holdfast.core.search.segments import (
     view_segment,
 )
 from holdfast.core.search.words import query_terms
-from holdfast.sqlite.fts import TextIndex, stem_word
+from holdfast.sqlite.fts import STEMS, TextIndex
 from tests.scale import seeded, volume
 from tests.search.test_text_index import SCRIPTS
 
@@ -59,7 +59,7 @@ def ask_table(rows: Sequence[TextRow], terms: Sequence[str], places: list[str] |
 def ask_segments(
     parts: Sequence[tuple[TextSegment, frozenset[int]]], terms: Sequence[str], places: list[str] | None, limit: int
 ) -> Found:
-    words = [stem_word(term) for term in terms]
+    words = [STEMS[term] for term in terms]
     views = [view_segment(one, words, hidden) for one, hidden in parts]
     return rank_rows(views, words, None if places is None else [int(place) for place in places]).best(limit)
 
@@ -73,7 +73,7 @@ def spread(chance: random.Random, rows: Sequence[TextRow]) -> list[tuple[TextSeg
         some, left = left[:size], left[size:]
         others = [TextRow(20_000 + 100 * len(parts) + number, "gloss over tulip") for number in range(3)]
         mixed = chance.sample([*some, *others], len(some) + 3)
-        built = build_segment(mixed, stem_word)
+        built = build_segment(mixed, STEMS)
         parts.append((built, find_rows(built.rows, [one.rowid for one in others])))
         if chance.random() < 0.3:
             parts = [(merge_segments(parts), frozenset())]
@@ -117,8 +117,13 @@ def merged_numbers_begin_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(segments, "_renumber", lambda block, kept, fresh: known(block, kept, fresh - fresh[0]))
 
 
+class Unstemmed(dict[str, str]):
+    def __missing__(self, word: str) -> str:
+        return word
+
+
 def words_are_not_stemmed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("tests.search.test_segments.stem_word", lambda word: word)
+    patch.setattr("tests.search.test_segments.STEMS", Unstemmed())
 
 
 @pytest.mark.parametrize(
@@ -134,10 +139,10 @@ def test_another_ranking_would_be_seen(
 
 def test_merging_gives_the_segment_of_all_texts() -> None:
     rows = invent_rows(seeded("merging"), 90)
-    apart = [(build_segment(rows[first : first + 30], stem_word), frozenset[int]()) for first in range(0, 90, 30)]
-    assert merge_segments(apart) == build_segment(rows, stem_word)
-    hidden = [(build_segment(rows, stem_word), frozenset(range(0, 90, 2)))]
-    assert merge_segments(hidden) == build_segment(rows[1::2], stem_word)
+    apart = [(build_segment(rows[first : first + 30], STEMS), frozenset[int]()) for first in range(0, 90, 30)]
+    assert merge_segments(apart) == build_segment(rows, STEMS)
+    hidden = [(build_segment(rows, STEMS), frozenset(range(0, 90, 2)))]
+    assert merge_segments(hidden) == build_segment(rows[1::2], STEMS)
 
 
 def test_merging_keeps_segments_few() -> None:
@@ -162,7 +167,7 @@ def test_a_segment_that_is_mostly_hidden_is_written_anew() -> None:
 @settings(deadline=None, max_examples=volume(100, 3_000))
 @given(st.text(st.characters()))
 def test_no_text_is_refused(text: str) -> None:
-    one = build_segment([TextRow(1, text, text, text, "1")], stem_word)
+    one = build_segment([TextRow(1, text, text, text, "1")], STEMS)
     assert merge_segments([(one, ())]) == one
     found = ask_segments([(one, frozenset())], query_terms(text), None, 5)
     assert [seq for seq, _ in found] == ([1] if query_terms(text) else [])
@@ -173,14 +178,14 @@ def test_every_term_of_a_text_finds_it_in_any_script() -> None:
     for _ in range(volume(300, 20_000)):
         letters = [chance.choice(SCRIPTS) if chance.random() < 0.9 else " " for _ in range(chance.randrange(1, 40))]
         text = "".join(letters)
-        one = build_segment([TextRow(1, text)], stem_word)
+        one = build_segment([TextRow(1, text)], STEMS)
         for term in query_terms(text):
             assert ask_segments([(one, frozenset())], [term], None, 5), (text, term)
 
 
 def test_damaged_bytes_are_noticed() -> None:
     chance = seeded("damage")
-    whole = build_segment(invent_rows(chance, 30), stem_word)
+    whole = build_segment(invent_rows(chance, 30), STEMS)
     for _ in range(volume(300, 20_000)):
         _, body = chance.choice(whole.blocks)
         at = chance.randrange(len(body))
@@ -197,5 +202,5 @@ def test_damaged_bytes_are_noticed() -> None:
 
 
 def test_a_block_gives_only_the_words_that_are_asked_for() -> None:
-    whole = build_segment([TextRow(1, "amber birch amber"), TextRow(2, "birch")], stem_word)
+    whole = build_segment([TextRow(1, "amber birch amber"), TextRow(2, "birch")], STEMS)
     assert read_postings(whole.blocks[0][1], {"amber", "cedar"}) == {"amber": (b"\0\0", b"\4")}

@@ -144,21 +144,24 @@ class _Tokenizer(threading.local):
         return "".join(cast(list[str], parts)) or word
 
 
-_tokenizer: list[_Tokenizer] = []
-_stems: dict[str, str] = {}
-MAX_STEMS = 50_000
+class _Stems(dict[str, str]):
+    """The stems of words of letters and digits, as tables of this module store them; found once for each word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tokenizer: _Tokenizer | None = None
+
+    def __missing__(self, word: str) -> str:
+        if len(self) >= MAX_STEMS:
+            self.clear()
+        if self._tokenizer is None:
+            self._tokenizer = _Tokenizer()
+        stem = self[word] = self._tokenizer.stem(word)
+        return stem
 
 
-def stem_word(word: str) -> str:
-    """Return the stem of a word of letters and digits, as a table of this module stores it."""
-    found = _stems.get(word)
-    if found is None:
-        if len(_stems) >= MAX_STEMS:
-            _stems.clear()
-        if not _tokenizer:
-            _tokenizer.append(_Tokenizer())
-        found = _stems[word] = _tokenizer[0].stem(word)
-    return found
+STEMS = _Stems()
+MAX_STEMS = 20_000
 
 
 def _quote_place(token: str) -> str:

@@ -14,8 +14,7 @@ import math
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -24,9 +23,8 @@ from holdfast.core.lazy import load_numpy
 from holdfast.core.search.documents import TextRow
 from holdfast.core.search.words import index_words
 
-Stem = Callable[[str], str]
-"""A function from a word to its stem."""
-FIELD_WEIGHTS: Final = (("text", 2), ("prev", 1), ("date", 4))
+Stems = Mapping[str, str]
+"""The stem of every word."""
 MAX_WEIGHT: Final = 255
 MAX_ROWS: Final = 65_535
 """Texts of one segment: their numbers take two bytes."""
@@ -82,41 +80,51 @@ class SegmentView(msgspec.Struct, frozen=True):
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def build_segment(rows: Sequence[TextRow], stem: Stem) -> TextSegment:
+def build_segment(rows: Sequence[TextRow], stems: Stems) -> TextSegment:
     """Index some texts, at most `MAX_ROWS`."""
-    postings: dict[str, tuple[array[int], bytearray]] = {}
-    lengths = array("H")
-    for number, row in enumerate(rows):
-        weights, length = weigh_words(row, stem)
-        lengths.append(min(length, MAX_ROWS))
-        for word, weight in weights.items():
-            held = postings.get(word)
-            if held is None:
-                held = postings[word] = (array("H"), bytearray())
-            held[0].append(number)
-            held[1].append(min(weight, MAX_WEIGHT))
     numpy = load_numpy()
-    columns = ([row.rowid for row in rows], _SEQ), ([int(row.place or 0) for row in rows], _PLACE), (lengths, _LENGTH)
+    words = _Numbering()
+    found, lengths, weights = array("I"), array("I"), array("I")
+    for row in rows:
+        for text, weight in ((row.text, 2), (row.prev, 1), (row.date, 4)):
+            said = index_words(text)
+            found.extend(map(words.__getitem__, map(stems.__getitem__, said)))
+            lengths.append(len(said))
+            weights.append(weight)
+    counts = numpy.frombuffer(lengths, numpy.uint32)
+    texts = numpy.arange(len(rows), dtype=numpy.int64).repeat(3).repeat(counts)
+    # A number for each pair of word and text: sorted, they are the postings.
+    keys = numpy.frombuffer(found, numpy.uint32).astype(numpy.int64) * len(rows) + texts
+    pairs, at = numpy.unique(keys, return_inverse=True)
+    sums = numpy.bincount(at, numpy.frombuffer(weights, numpy.uint32).repeat(counts), minlength=len(pairs))
+    number, text = numpy.divmod(pairs, max(len(rows), 1))
+    held = numpy.minimum(sums, MAX_WEIGHT).astype(numpy.uint8).tobytes()
+    postings = _slice_postings(words, number, text.astype(_LENGTH).tobytes(), held)
+    # The place of a text counts as a word of it, as it does in a table of FTS5.
+    sizes = numpy.minimum(counts.reshape(-1, 3).sum(axis=1) + 1, MAX_ROWS)
+    columns = ([row.rowid for row in rows], _SEQ), ([int(row.place or 0) for row in rows], _PLACE), (sizes, _LENGTH)
     encoded = _seal(b"".join(numpy.asarray(column, kind).tobytes() for column, kind in columns))
-    blocks = _encode_blocks((word, _little_endian(numbers), bytes(held)) for word, (numbers, held) in postings.items())
-    return TextSegment(len(rows), sum(lengths), encoded, blocks)
+    return TextSegment(len(rows), int(sizes.sum()), encoded, _encode_blocks(postings))
 
 
-def weigh_words(row: TextRow, stem: Stem) -> tuple[dict[str, int], int]:
-    """Return the stems of a text's words with their weights, and its length in words."""
-    weights: dict[str, int] = {}
-    length = 1  # Its place counts as a word, as it does in a table of FTS5.
-    for field, weight in FIELD_WEIGHTS:
-        words = index_words(getattr(row, field))
-        length += len(words)
-        for word, times in Counter(words).items():
-            found = stem(word)
-            weights[found] = weights.get(found, 0) + weight * times
-    return weights, length
+class _Numbering(dict[str, int]):
+    """Words by number, in the order of their first use."""
+
+    def __missing__(self, word: str) -> int:
+        number = self[word] = len(self)
+        return number
 
 
-def _little_endian(numbers: array[int]) -> bytes:
-    return bytes(load_numpy().asarray(numbers, _LENGTH).tobytes())
+def _slice_postings(
+    words: Collection[str], numbers: Any, rows: bytes, weights: bytes
+) -> Iterator[tuple[str, bytes, bytes]]:
+    """Yield the texts of each word, given the ascending number of the word of each pair of word and text."""
+    numpy = load_numpy()
+    ends = numpy.searchsorted(numbers, numpy.arange(len(words)), side="right").tolist()
+    first = 0
+    for word, last in zip(words, ends, strict=True):
+        yield word, rows[2 * first : 2 * last], weights[first:last]
+        first = last
 
 
 def _encode_blocks(postings: Iterable[tuple[str, bytes, bytes]]) -> tuple[tuple[str, bytes], ...]:

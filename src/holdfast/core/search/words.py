@@ -43,6 +43,8 @@ UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _WORD = re.compile(r"[^\W_]+")
+_SPACED = {code: " " for code in range(128) if not chr(code).isalnum()}
+"""For plain ASCII: everything but letters and digits separates words. Several times quicker than the pattern."""
 _MARKED_SCRIPTS = re.compile("[\u0590-\u1cff]")
 """Scripts whose vowels and tones are combining marks; elsewhere only accents are."""
 _ACCENTS = re.compile("[\u0300-\u036f]+")
@@ -115,7 +117,7 @@ def index_words(text: str) -> list[str]:
     """Return the same words as a list; of languages without spaces the letters, and the pairs that queries look for."""
     if not text:
         return []
-    words = [word.lower() for word in _content_words(text)]
+    words = " ".join(_content_words(text)).lower().split(" ")
     return words if text.isascii() else [part for word in words for part in _split_letters(word)]
 
 
@@ -164,7 +166,7 @@ def _split_words(text: str) -> list[str]:
         text = _PLUSES.sub(r"\1plusplus", text)
     if "#" in text:
         text = _SHARP.sub(r"\1sharp", text)
-    said = _WORD.findall(text)
+    said = text.translate(_SPACED).split() if text.isascii() else _WORD.findall(text)
     if said and max(map(len, said)) > MAX_WORD_CHARS:
         said = [word if not word.isascii() and _LETTER.search(word) else word[:MAX_WORD_CHARS] for word in said]
     return said

@@ -21,7 +21,7 @@ from holdfast.core.search.segments import (
 from holdfast.journal import text_index
 from holdfast.journal.text_index import IndexedEvent, IndexLookups
 from holdfast.records.events.envelope import StoredEvent
-from holdfast.sqlite.fts import stem_word
+from holdfast.sqlite.fts import STEMS
 
 Segments = tuple[tuple[TextSegment, frozenset[int]], ...]
 """Segments, each with the numbers of texts that are no longer current."""
@@ -55,7 +55,7 @@ class MemoryTextIndex:
             segments = dict(self._state.segments)
             for tenant, gone, rows in text_index.index_events(placed, lookups):
                 kept = [(one, hidden | find_rows(one.rows, gone)) for one, hidden in segments.get(tenant, ())]
-                segments[tenant] = _merge((*kept, (build_segment(rows, stem_word), frozenset())))
+                segments[tenant] = _merge((*kept, (build_segment(rows, STEMS), frozenset())))
             self._state = MemoryIndexState(self._state.indexed + len(some), segments)
 
     def _locate(self, event: StoredEvent) -> IndexedEvent:
@@ -71,7 +71,7 @@ class MemoryTextIndex:
         """Return the hits of one tenant."""
         known = (self._streams.get((tenant, stream)) for stream in search.streams)
         places = None if search.everywhere else [place for place in known if place is not None]
-        words = [stem_word(term) for term in search.terms]
+        words = [STEMS[term] for term in search.terms]
         segments = self._state.segments.get(self._number(tenant), ())
         ranked = rank_rows([view_segment(one, words, hidden) for one, hidden in segments], words, places)
         return text_index.find_hits(ranked.best, search, lambda rows: [hit(seq, score) for seq, score in rows])

@@ -36,7 +36,7 @@ from holdfast.journal.sqlite.statements import queries
 from holdfast.journal.text_index import IndexedEvent, IndexLookups
 from holdfast.records.events.sessions import MessageContent
 from holdfast.sqlite.connection import fetch_rows
-from holdfast.sqlite.fts import stem_word
+from holdfast.sqlite.fts import STEMS
 
 if TYPE_CHECKING:
     from holdfast.journal.sqlite.journal import SqliteJournal
@@ -137,7 +137,7 @@ def follow_events(journal: SqliteJournal, tenant: int) -> None:
         with read() as connection:
             pending = read_pending(connection, journal.files, tenant, FOLLOWED_AT_ONCE)
         if pending.count:
-            segment = build_segment(pending.rows, stem_word)
+            segment = build_segment(pending.rows, STEMS)
             write(partial(store_pending, tenant=tenant, pending=pending, segment=segment))
     stored = True
     while stored:
@@ -186,13 +186,13 @@ def _search_segments(
     if not wanted.everywhere:
         names = _JSON.encode(wanted.streams).decode()
         places = [stream for (stream,) in fetch_rows(connection, queries()["stream_ids"], (number, names))]
-    words = [stem_word(term) for term in wanted.terms]
+    words = [STEMS[term] for term in wanted.terms]
     views = TextSegments(connection, number).views(words)
     try:
         if pending.gone:
             views = [hide_rows(view, pending.gone) for view in views]
         if pending.rows:
-            views.append(view_segment(build_segment(pending.rows, stem_word), words))
+            views.append(view_segment(build_segment(pending.rows, STEMS), words))
         ranked = rank_rows(views, words, places)
     except DamagedSegment:
         raise Corrupt(DAMAGED) from None
@@ -251,7 +251,7 @@ def repair_indexes(connection: apsw.Connection, files: ArtifactFiles, run: RunSt
             pending = read_pending(connection, files, number, FOLLOWED_AT_ONCE)
             if not pending.count:
                 break
-            run(partial(store_pending, connection, number, pending, build_segment(pending.rows, stem_word)))
+            run(partial(store_pending, connection, number, pending, build_segment(pending.rows, STEMS)))
         while (merge := index.prepare_merge()) is not None:
             run(partial(index.store_merge, merge))
 
@@ -272,7 +272,7 @@ def _mend_index(connection: apsw.Connection, files: ArtifactFiles, tenant: int, 
 
 def _insert_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, seqs: Sequence[int]) -> None:
     rows = _read_texts(connection, files, tenant, seqs)
-    TextSegments(connection, tenant).insert(build_segment(rows, stem_word))
+    TextSegments(connection, tenant).insert(build_segment(rows, STEMS))
 
 
 def _read_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, seqs: Sequence[int]) -> list[TextRow]:
