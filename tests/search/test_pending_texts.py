@@ -15,6 +15,7 @@ import pytest
 import holdfast
 from bench.counting import counting
 from holdfast import Holdfast, Settings
+from holdfast.core.search import segments
 from holdfast.journal.sqlite import SqliteJournal, statements, transaction
 from holdfast.journal.sqlite import search as sqlite_search
 from holdfast.journal.sqlite.segments import TextSegments
@@ -253,9 +254,9 @@ def test_a_batch_that_outlives_an_erasure_would_be_seen(hf: Holdfast, monkeypatc
 def check_erased_while_merging(hf: Holdfast) -> None:
     """A merge that was prepared before an erasure is not stored after it."""
     journal = journal_of(hf)
-    for number in range(4):
+    for number in range(segments.MERGED_AT_ONCE):
         theirs = hf.as_user("ann") if number == 2 else hf
-        theirs.session("s").append([f"{'zyzzyva' if number == 2 else 'amber'} {one}" for one in range(40)])
+        theirs.session("s").append([f"{'zyzzyva' if number == 2 else 'amber'} {one}" for one in range(20)])
         with journal.connections.reader() as connection:
             pending = sqlite_search.read_pending(connection, journal.files, 1, 1_000)
         built = sqlite_search.build_segment(pending.rows, sqlite_search.STEMS)
@@ -267,7 +268,7 @@ def check_erased_while_merging(hf: Holdfast) -> None:
     hf.journal.erase("ann")
     journal.connections.transact(lambda connection: TextSegments(connection, 1).store_merge(merge))
     assert "zyzzyva" not in words(hf)
-    assert len(found(hf, "amber")) == 3 * 40
+    assert len(found(hf, "amber")) == 7 * 20
     assert hf.journal.verify().findings == ()
 
 

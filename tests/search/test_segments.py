@@ -155,8 +155,8 @@ def test_merging_keeps_segments_few() -> None:
             merged += total
             sizes = [*(one for number, one in enumerate(sizes) if number not in chosen), (total, 0)]
     texts = sum(size for size, _ in sizes)
-    assert len(sizes) <= 3 * 5 + texts / 16_384
-    assert merged <= 4 * texts
+    assert len(sizes) <= 7 * 3 + texts / 16_384
+    assert merged <= 3 * texts
 
 
 def test_a_segment_that_is_mostly_hidden_is_written_anew() -> None:

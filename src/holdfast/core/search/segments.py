@@ -30,7 +30,7 @@ MAX_ROWS: Final = 65_535
 """Texts of one segment: their numbers take two bytes."""
 BLOCK_POSTINGS: Final = 1_500
 BLOCK_WORDS: Final = 400
-MERGED_AT_ONCE: Final = 4
+MERGED_AT_ONCE: Final = 8
 """Segments of about one size that are merged into one."""
 SPARSE_SHARE: Final = 0.5
 """The share of hidden texts from which a segment is written anew without them."""
@@ -255,7 +255,7 @@ def choose_merge(sizes: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     for number, (count, hidden) in enumerate(sizes):
         if hidden > SPARSE_SHARE * count:
             return (number,)
-        same = levels.setdefault((count.bit_length() - 1) // 2, [])
+        same = levels.setdefault((count.bit_length() - 1) // 3, [])
         same.append(number)
         if len(same) == MERGED_AT_ONCE:
             if sum(sizes[each][0] for each in same) <= MAX_ROWS:
