@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -11,11 +12,13 @@ from typing import Any
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 import holdfast
 from bench.counting import counting
 from holdfast import Holdfast, Settings
 from holdfast.core.search import segments
+from holdfast.core.search.segments import decode_block
 from holdfast.journal.sqlite import SqliteJournal, statements, transaction
 from holdfast.journal.sqlite import search as sqlite_search
 from holdfast.journal.sqlite.segments import TextSegments
@@ -50,7 +53,9 @@ def stored(hf: Holdfast, tenant: int = 1) -> int:
 
 def words(hf: Holdfast, tenant: int = 1) -> set[str]:
     with journal_of(hf).connections.reader() as connection:
-        return TextSegments(connection, tenant).words()
+        index = TextSegments(connection, tenant)
+        blocks = [body for one in index.segments() for _, body in index.load(one).blocks]
+        return {word for body in blocks for word in decode_block(body).words.split(" ")}
 
 
 def found(hf: Holdfast, query: str) -> list[str]:
@@ -151,9 +156,12 @@ def test_who_cannot_write_finds_what_is_pending(path: Path) -> None:
         assert stored(hf) == 0
 
 
-def test_an_append_is_acknowledged_whatever_comes_of_the_index(hf: Holdfast, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("error", [holdfast.errors.Busy("no"), ImportError("numpy"), MemoryError()])
+def test_an_append_is_acknowledged_whatever_comes_of_the_index(
+    hf: Holdfast, monkeypatch: Patch, error: Exception
+) -> None:
     def refuse(*given: object) -> None:
-        raise holdfast.errors.Busy("no")
+        raise error
 
     monkeypatch.setattr(sqlite_search, "follow_events", refuse)
     texts = [f"amber {number}" for number in range(transaction.PENDING_TEXTS)]
@@ -166,6 +174,63 @@ def test_a_search_within_a_snapshot_sees_that_moment_and_writes_nothing(hf: Hold
     with hf.env.journal.snapshot():
         assert len(found(hf, "amber")) == MANY
         assert stored(hf) == 0
+
+
+LARGE = "lorem ipsum dolor " * (sqlite_search.FOLLOWED_BYTES // 400)
+
+
+def check_large(hf: Holdfast) -> None:
+    """Few texts of many bytes are found as well, at once and later."""
+    state = hf.state("user/1")
+    for number in range(30):
+        state.write(f"k{number}", f"marker{number}x {LARGE}")
+    for number in range(30):
+        assert [one.key for one in state.search(f"marker{number}x")] == [f"k{number}"]
+
+
+def test_few_texts_of_many_bytes_are_found(hf: Holdfast) -> None:
+    check_large(hf)
+
+
+def test_a_batch_that_ends_by_its_bytes_and_passes_for_the_last_would_be_seen(hf: Holdfast, monkeypatch: Patch) -> None:
+    known = sqlite_search.read_pending
+    monkeypatch.setattr(
+        sqlite_search, "read_pending", lambda *given, **how: replace(known(*given, **how), is_last=True)
+    )
+    with pytest.raises(AssertionError):
+        check_large(hf)
+
+
+def test_events_without_words_hide_no_text_behind_them(hf: Holdfast) -> None:
+    chat = hf.session("s")
+    arguments = json.dumps({"a": "y" * 400_000})
+    for number in range(25):
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        chat.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        chat.append_result(call["id"], "")
+    chat.append("needle at the end")
+    assert "needle at the end" in [one.value.text for one in chat.search("needle")]
+
+
+def test_more_pending_texts_than_a_segment_holds_are_searched_in_memory(path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(sqlite_search, "FOLLOWED_AT_ONCE", 10)
+    monkeypatch.setattr(sqlite_search.read_pending, "__kwdefaults__", {"after": None, "limit": 10, "size": 10**9})
+    with holdfast.open(path, settings=Settings(busy_ms=30)) as hf:
+        hf.session("s").append([f"amber {number}" for number in range(5 * MANY)])
+        hog = apsw.Connection(str(path))
+        hog.execute("BEGIN IMMEDIATE")
+        try:
+            assert len(found(hf, "amber")) == 5 * MANY
+        finally:
+            hog.execute("ROLLBACK")
+            hog.close()
+
+
+def test_a_client_without_the_index_finds_nothing_by_words(hf: Holdfast, path: Path) -> None:
+    hf.session("s").append([f"amber {number}" for number in range(MANY)])
+    assert len(found(hf, "amber")) == MANY
+    with holdfast.open(path, settings=Settings(index_text=0)) as other:
+        assert found(other, "amber") == []
 
 
 def check_replaced(hf: Holdfast) -> None:
@@ -222,7 +287,7 @@ def prepare_batch(hf: Holdfast) -> Callable[[], object]:
     """Read pending texts as a search does, and return the step that stores them."""
     journal = journal_of(hf)
     with journal.connections.reader() as connection:
-        pending = sqlite_search.read_pending(connection, journal.files, 1, 1_000)
+        pending = sqlite_search.read_pending(connection, journal.files, 1)
     built = sqlite_search.build_segment(pending.rows, sqlite_search.STEMS)
     return lambda: journal.connections.transact(
         lambda connection: sqlite_search.store_pending(connection, 1, pending, built)
@@ -258,7 +323,7 @@ def check_erased_while_merging(hf: Holdfast) -> None:
         theirs = hf.as_user("ann") if number == 2 else hf
         theirs.session("s").append([f"{'zyzzyva' if number == 2 else 'amber'} {one}" for one in range(20)])
         with journal.connections.reader() as connection:
-            pending = sqlite_search.read_pending(connection, journal.files, 1, 1_000)
+            pending = sqlite_search.read_pending(connection, journal.files, 1)
         built = sqlite_search.build_segment(pending.rows, sqlite_search.STEMS)
         journal.connections.transact(lambda connection: sqlite_search.store_pending(connection, 1, pending, built))  # noqa: B023
     with journal.connections.reader() as connection:
@@ -321,6 +386,19 @@ def test_a_damaged_segment_is_reported_refused_and_made_again(hf: Holdfast) -> N
         hf.journal.rebuild()
         assert hf.journal.verify().findings == ()
         assert len(found(hf, "amber")) == MANY
+
+
+def test_a_damaged_index_does_not_stand_in_the_way_of_an_erasure(hf: Holdfast) -> None:
+    hf.as_user("ann").session("s").append([f"zyzzyva {number}" for number in range(MANY)])
+    hf.session("s").append("amber")
+    assert len(found(hf, "zyzzyva")) >= MANY
+    connections = journal_of(hf).connections
+    connections.transact(lambda one: one.execute("UPDATE text_blocks SET body = x'00' WHERE id & 1048575 = 1"))
+    hf.journal.erase("ann")
+    assert words(hf) == set()
+    assert found(hf, "zyzzyva") == []
+    assert found(hf, "amber") == ["amber"]
+    assert hf.journal.verify().findings == ()
 
 
 # tenants

@@ -172,7 +172,7 @@ def _seal(body: bytes) -> bytes:
 def _open(sealed: bytes) -> bytes:
     body = sealed[_SEAL_BYTES:]
     if zlib.crc32(body).to_bytes(_SEAL_BYTES, "little") != sealed[:_SEAL_BYTES]:
-        raise DamagedSegment("its checksum is another one")
+        raise DamagedSegment("its checksum does not match")
     return body
 
 
@@ -246,10 +246,10 @@ def read_rows(rows: bytes) -> tuple[Any, Any, Any]:
     )
 
 
-def choose_merge(sizes: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+def choose_merge(sizes: Sequence[tuple[int, int]], most: int = MAX_ROWS) -> tuple[int, ...]:
     """Choose the segments to merge next, from the size of each and its number of hidden texts; none if they are few.
 
-    They are several of about one size, or one that is mostly hidden.
+    They are several of about one size with at most `most` texts together, or one that is mostly hidden.
     """
     levels: dict[int, list[int]] = {}
     for number, (count, hidden) in enumerate(sizes):
@@ -258,7 +258,7 @@ def choose_merge(sizes: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         same = levels.setdefault((count.bit_length() - 1) // 3, [])
         same.append(number)
         if len(same) == MERGED_AT_ONCE:
-            if sum(sizes[each][0] for each in same) <= MAX_ROWS:
+            if sum(sizes[each][0] for each in same) <= most:
                 return tuple(same)
             same.clear()  # As large as segments become.
     return ()

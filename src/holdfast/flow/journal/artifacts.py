@@ -99,6 +99,8 @@ def erase_subject(env: Env, subject: str) -> Erasure:
         env.states.clear()
         if env.recent is not None:
             env.recent.clear()
+        if env.hints is not None:
+            env.hints.clear()
         env.vectors.clear()
     if env.observers.list_callbacks(env.tenant, "subject.erased"):
         place = Scope.GLOBAL.text

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.core.journal.load import build_state
 from holdfast.core.journal.tables import TABLES
 from holdfast.core.search.documents import Hit, TextSearch
-from holdfast.errors import Closed, Corrupt, HoldfastError, NotFound
+from holdfast.errors import Closed, Corrupt, NotFound
 from holdfast.journal.sqlite import check as sqlite_check
 from holdfast.journal.sqlite import erase as sqlite_erase
 from holdfast.journal.sqlite import maintenance
@@ -48,6 +48,8 @@ from holdfast.sqlite.pool import SqlitePool
 from holdfast.system import ForkLock
 
 _MAX_SEQ = 2**63 - 1
+MERGED_BY_APPENDS = 4_096
+"""The most texts that an append merges in the index; larger merges are left to searches."""
 _JSON = msgspec.json.Encoder()
 _LAST_CHARACTER = "\U0010ffff"
 
@@ -119,8 +121,8 @@ class SqliteJournal:
             tenant = self.writer.behind.pop()
         except KeyError:
             return  # Another thread has taken it.
-        with suppress(HoldfastError):
-            sqlite_search.follow_events(self, tenant)
+        with suppress(Exception):  # Whatever fails, a search finds what is pending.
+            sqlite_search.follow_events(self, tenant, MERGED_BY_APPENDS)
 
     def announce(self) -> None:
         """Notify the watchers of this process of a commit."""

@@ -25,7 +25,16 @@ from holdfast.core.search.documents import (
     artifact_id,
     decode_beginning,
 )
-from holdfast.core.search.segments import DamagedSegment, TextSegment, build_segment, hide_rows, rank_rows, view_segment
+from holdfast.core.search.segments import (
+    MAX_ROWS,
+    DamagedSegment,
+    SegmentView,
+    TextSegment,
+    build_segment,
+    hide_rows,
+    rank_rows,
+    view_segment,
+)
 from holdfast.core.search.words import content_text, searchable_text
 from holdfast.errors import Corrupt, OutcomeUnknown, Unavailable
 from holdfast.journal import text_index
@@ -42,15 +51,14 @@ if TYPE_CHECKING:
     from holdfast.journal.sqlite.journal import SqliteJournal
 
 _JSON = msgspec.json.Encoder()
-FOLLOWED_AT_ONCE = 1_000
-"""The largest number of texts that are indexed in one transaction."""
+FOLLOWED_AT_ONCE, FOLLOWED_BYTES = 1_000, 8 * 1024 * 1024
+"""The most texts that are indexed in one transaction, and the bytes of content after which a batch ends."""
+SEARCHED_IN_MEMORY, SEARCHED_BYTES = 32, 256 * 1024
+"""Pending texts, or bytes of them, from which a search stores them in the index first."""
 REPAIRED_AT_ONCE = 250
 """The largest number of texts that a repair indexes while it has the write lock."""
-PENDING_BYTES = 8 * 1024 * 1024
-"""Bytes of content after which a batch ends."""
-SEARCHED_IN_MEMORY = 32
-"""Pending texts from which a search stores them in the index first."""
-MAX_PENDING = 2**62
+PATIENCE_MS = 50
+"""The longest wait for the write lock, which a search does not need."""
 
 
 def make_lookups(connection: apsw.Connection, files: ArtifactFiles) -> IndexLookups:
@@ -85,33 +93,43 @@ def _artifact_beginning(connection: apsw.Connection, files: ArtifactFiles, tenan
 
 
 class PendingTexts(msgspec.Struct, frozen=True):
-    """Texts of a tenant beyond the cursor of its index, and the entries that they replace."""
+    """A batch of texts of a tenant beyond the cursor of its index, and the entries that they replace."""
 
     cursor: IndexCursor
-    count: int
     until: int
+    """The event up to which the batch goes."""
+    is_last: bool
+    """True if there are no more."""
     gone: tuple[int, ...] = ()
     rows: tuple[TextRow, ...] = ()
 
 
-def read_pending(connection: apsw.Connection, files: ArtifactFiles, tenant: int, limit: int) -> PendingTexts:
-    """Return texts of a tenant that are not indexed yet: at most `limit` events and a bounded number of bytes."""
+def read_pending(
+    connection: apsw.Connection,
+    files: ArtifactFiles,
+    tenant: int,
+    *,
+    after: int | None = None,
+    limit: int = FOLLOWED_AT_ONCE,
+    size: int = FOLLOWED_BYTES,
+) -> PendingTexts:
+    """Return the next texts of a tenant that are not indexed, behind its cursor or `after` an event."""
     known = TextSegments(connection, tenant).cursor()
     placed: list[IndexedEvent] = []
-    size = 0
     cursor = connection.cursor()
-    for row in cursor.execute(queries()["pending_texts"], (tenant, known.seq, limit)):
+    for row in cursor.execute(queries()["pending_texts"], (tenant, known.seq if after is None else after, limit)):
         event = event_from_row(row, row[-1], row[-2])
         facts = decode_facts(event.type, event.schema, event.facts)
         placed.append(IndexedEvent(tenant, row[2], event, facts, read_content(event)))
-        size += len(event.content or b"")
-        if size >= PENDING_BYTES:
+        size -= len(event.content or b"")
+        if size <= 0:
             break
     cursor.close()
     if not placed:
-        return PendingTexts(known, 0, known.seq)
+        return PendingTexts(known, known.seq, True)
     ((_, gone, rows),) = text_index.index_events(placed, make_lookups(connection, files))
-    return PendingTexts(known, len(placed), placed[-1].event.seq, tuple(gone), tuple(rows))
+    is_last = size > 0 and len(placed) < limit
+    return PendingTexts(known, placed[-1].event.seq, is_last, tuple(gone), tuple(rows))
 
 
 def store_pending(connection: apsw.Connection, tenant: int, pending: PendingTexts, segment: TextSegment) -> bool:
@@ -125,25 +143,26 @@ def store_pending(connection: apsw.Connection, tenant: int, pending: PendingText
     return True
 
 
-def follow_events(journal: SqliteJournal, tenant: int) -> None:
-    """Index every pending text of a tenant, in batches, and merge segments until they are few.
+def follow_events(journal: SqliteJournal, tenant: int, merged: int = MAX_ROWS) -> None:
+    """Index every pending text of a tenant, in batches, then make one merge of at most `merged` texts if one is due.
 
-    Texts are read and split outside of the write lock.
+    Texts are read and split outside of the write lock. Whoever else holds it for long is not waited for.
     """
     journal.writer.forget_texts(tenant)
     read, write = journal.connections.reader, journal.connections.transact
-    pending = PendingTexts(IndexCursor(), FOLLOWED_AT_ONCE, 0)
-    while pending.count == FOLLOWED_AT_ONCE or pending.rows:
+    is_last = not journal.connections.is_writable(PATIENCE_MS)
+    while not is_last:
         with read() as connection:
-            pending = read_pending(connection, journal.files, tenant, FOLLOWED_AT_ONCE)
-        if pending.count:
+            pending = read_pending(connection, journal.files, tenant)
+        is_last = pending.is_last
+        if pending.until > pending.cursor.seq:
             segment = build_segment(pending.rows, STEMS)
             write(partial(store_pending, tenant=tenant, pending=pending, segment=segment))
-    stored = True
-    while stored:
-        with read() as connection:
-            merge = TextSegments(connection, tenant).prepare_merge()
-        stored = merge is not None and write(partial(_store_merge, tenant=tenant, merge=merge))
+        if is_last:
+            with read() as connection:
+                merge = TextSegments(connection, tenant).prepare_merge(merged)
+            if merge is not None:
+                write(partial(_store_merge, tenant=tenant, merge=merge))
 
 
 def _store_merge(connection: apsw.Connection, tenant: int, merge: SegmentMerge) -> bool:
@@ -157,31 +176,31 @@ def search_texts(journal: SqliteJournal, tenant: str, wanted: TextSearch) -> lis
     pending texts in memory instead.
     """
     pinned = journal.connections.pinned.connection is not None
+    few = {"limit": SEARCHED_IN_MEMORY, "size": SEARCHED_BYTES}
     with journal.connections.reader() as connection:
         numbers = fetch_rows(connection, "SELECT id FROM tenants WHERE name = ?", (tenant,))
-        if not numbers:
+        if not numbers or not journal.settings.index_text:
             return []
         number = numbers[0][0]
-        limit = MAX_PENDING if pinned else SEARCHED_IN_MEMORY
-        pending = _read_if_indexed(connection, journal, number, limit)
-        if pending.count < limit:
-            return _search_segments(connection, tenant, number, wanted, pending)
+        pending = read_pending(connection, journal.files, number, **few)
+        if pinned or pending.is_last:
+            return _search_segments(connection, journal.files, (tenant, number), wanted, pending)
     with suppress(Unavailable, OutcomeUnknown), journal.following.lock:  # If it fails, pending texts stay pending.
         follow_events(journal, number)
     with journal.connections.reader() as connection:
-        pending = _read_if_indexed(connection, journal, number, MAX_PENDING)
-        return _search_segments(connection, tenant, number, wanted, pending)
-
-
-def _read_if_indexed(connection: apsw.Connection, journal: SqliteJournal, tenant: int, limit: int) -> PendingTexts:
-    if not journal.settings.index_text:
-        return PendingTexts(IndexCursor(), 0, 0)
-    return read_pending(connection, journal.files, tenant, limit)
+        pending = read_pending(connection, journal.files, number)
+        return _search_segments(connection, journal.files, (tenant, number), wanted, pending)
 
 
 def _search_segments(
-    connection: apsw.Connection, tenant: str, number: int, wanted: TextSearch, pending: PendingTexts
+    connection: apsw.Connection,
+    files: ArtifactFiles,
+    tenant: tuple[str, int],
+    wanted: TextSearch,
+    pending: PendingTexts,
 ) -> list[Hit]:
+    """Search the segments of a tenant and its pending texts, of which the first batch is given."""
+    name, number = tenant
     places = None
     if not wanted.everywhere:
         names = _JSON.encode(wanted.streams).decode()
@@ -189,14 +208,19 @@ def _search_segments(
     words = [STEMS[term] for term in wanted.terms]
     views = TextSegments(connection, number).views(words)
     try:
-        if pending.gone:
-            views = [hide_rows(view, pending.gone) for view in views]
-        if pending.rows:
-            views.append(view_segment(build_segment(pending.rows, STEMS), words))
+        views = _add_pending(views, words, pending)
+        while not pending.is_last:
+            pending = read_pending(connection, files, number, after=pending.until)
+            views = _add_pending(views, words, pending)
         ranked = rank_rows(views, words, places)
     except DamagedSegment:
         raise Corrupt(DAMAGED) from None
-    return text_index.find_hits(ranked.best, wanted, partial(load_hits, connection, tenant, number))
+    return text_index.find_hits(ranked.best, wanted, partial(load_hits, connection, name, number))
+
+
+def _add_pending(views: list[SegmentView], words: Sequence[str], pending: PendingTexts) -> list[SegmentView]:
+    kept = [hide_rows(view, pending.gone) for view in views] if pending.gone else views
+    return [*kept, view_segment(build_segment(pending.rows, STEMS), words)] if pending.rows else kept
 
 
 def load_hits(connection: apsw.Connection, tenant: str, number: int, rows: Sequence[tuple[int, float]]) -> list[Hit]:
@@ -248,8 +272,8 @@ def repair_indexes(connection: apsw.Connection, files: ArtifactFiles, run: RunSt
             run(partial(index.drop, damaged))
         _mend_index(connection, files, number, run)
         while index.cursor().seq < (newest or 0):  # Others may be appending: not until nothing is pending.
-            pending = read_pending(connection, files, number, FOLLOWED_AT_ONCE)
-            if not pending.count:
+            pending = read_pending(connection, files, number)
+            if pending.until <= pending.cursor.seq:
                 break
             run(partial(store_pending, connection, number, pending, build_segment(pending.rows, STEMS)))
         while (merge := index.prepare_merge()) is not None:
@@ -299,13 +323,18 @@ def _read_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, 
 def erase_texts(connection: apsw.Connection, files: ArtifactFiles, tenant: int, seqs: Sequence[int]) -> None:
     """Remove the words of some events from the index and from its pages, once their content is gone.
 
-    A short message is indexed with the end of the message before it, so messages that follow are reindexed.
+    A short message is indexed with the end of the message before it, so messages that follow are reindexed. A damaged
+    index does not stand in the way: it is begun again.
     """
     index = TextSegments(connection, tenant)
-    after = {seq for (seq,) in fetch_rows(connection, queries()["messages_after"], (_JSON.encode(seqs).decode(),))}
-    known = (after - set(seqs)) & index.seqs(hidden=False)
-    index.erase(known.union(seqs))
-    _insert_texts(connection, files, tenant, sorted(known))
+    try:
+        after = {seq for (seq,) in fetch_rows(connection, queries()["messages_after"], (_JSON.encode(seqs).decode(),))}
+        known = (after - set(seqs)) & index.seqs(hidden=False)
+        index.erase(known.union(seqs))
+        _insert_texts(connection, files, tenant, sorted(known))
+    except Corrupt:
+        index.reset()
+    STEMS.clear()
 
 
 def has_vectors(connection: apsw.Connection) -> bool:

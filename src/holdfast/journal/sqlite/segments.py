@@ -17,11 +17,11 @@ import apsw
 import msgspec
 
 from holdfast.core.search.segments import (
+    MAX_ROWS,
     DamagedSegment,
     SegmentView,
     TextSegment,
     choose_merge,
-    decode_block,
     find_block,
     find_rows,
     merge_segments,
@@ -188,15 +188,6 @@ class TextSegments:
             raise Corrupt(DAMAGED) from None
         return body
 
-    def words(self) -> set[str]:
-        """Return every word of every segment."""
-        return {
-            word
-            for one in self.segments()
-            for _, body in self.load(one).blocks
-            for word in decode_block(body).words.split(" ")
-        }
-
     # writing
 
     def insert(self, segment: TextSegment) -> None:
@@ -252,7 +243,7 @@ class TextSegments:
         for one in self.segments():
             gone = self._find_rows(one, seqs)
             if gone:
-                left = merge_segments([(self.load(one), gone.union(one.removed_rows))])
+                left = _merge([(self.load(one), gone.union(one.removed_rows))])
                 self.drop([one.id])
                 self.insert(left)
 
@@ -260,17 +251,14 @@ class TextSegments:
         """Return the numbers of a segment's texts that are among these, hidden or not."""
         return find_rows(self._read_body(one), seqs)
 
-    def prepare_merge(self) -> SegmentMerge | None:
-        """Return the next merge that keeps segments few, or None: of several of about one size, or of a sparse one."""
+    def prepare_merge(self, most: int = MAX_ROWS) -> SegmentMerge | None:
+        """Return the next merge that keeps segments few, of at most `most` texts, or None."""
         segments = self.segments()
-        chosen = choose_merge([(one.count, len(one.removed_rows)) for one in segments])
+        chosen = choose_merge([(one.count, len(one.removed_rows)) for one in segments], most)
         if not chosen:
             return None
         parts = tuple(segments[number] for number in chosen)
-        try:
-            return SegmentMerge(parts, merge_segments([(self.load(one), one.removed_rows) for one in parts]))
-        except DamagedSegment:
-            raise Corrupt(DAMAGED) from None
+        return SegmentMerge(parts, _merge([(self.load(one), one.removed_rows) for one in parts]))
 
     def store_merge(self, merge: SegmentMerge) -> bool:
         """Write a merge, unless one of its segments has changed since it was prepared."""
@@ -279,6 +267,13 @@ class TextSegments:
         self.drop([one.id for one in merge.replaced])
         self.insert(merge.merged)
         return True
+
+
+def _merge(parts: Sequence[tuple[TextSegment, Collection[int]]]) -> TextSegment:
+    try:
+        return merge_segments(parts)
+    except DamagedSegment:
+        raise Corrupt(DAMAGED) from None
 
 
 def _digest(segment: TextSegment) -> bytes:

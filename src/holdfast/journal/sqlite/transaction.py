@@ -238,7 +238,9 @@ class SqliteWriter:
             count = more + self._texts.pop(tenant, 0)
             if count >= PENDING_TEXTS:
                 self.behind.add(tenant)
-            elif len(self._texts) < MAX_KNOWN:
+            else:
+                if len(self._texts) >= MAX_KNOWN:
+                    self._texts.clear()
                 self._texts[tenant] = count
 
     def forget_texts(self, tenant: int) -> None:
