@@ -292,11 +292,9 @@ def _find_earlier_result(
 
 def _notify_observers(env: Env, batch: Batch, appended: AppendResult) -> None:
     """Notify the callbacks that listen for the committed events, as stored."""
-    if not env.observers:
-        return
     for part, placed in zip(batch.parts, appended.parts, strict=True):
-        wanted = [env.observers.list_callbacks(env.tenant, event.type) for event in part.events]
-        if any(wanted):
+        wanted = env.observers.list_wanted(env.tenant, map(_read_type, part.events))
+        if True in wanted:
             # Read back only if there is a listener: some fields, such as the author, are known to the journal alone.
             query = EventQuery(tenant=env.tenant, stream=part.stream, after=placed.first - 1, until=placed.last)
             stored = env.journal.read(replace(query, limit=len(part.events)))
@@ -331,14 +329,16 @@ def seal_batch(env: Env, writes: Sequence[StreamWrite], artifacts: Sequence[Arti
         expected, events = part.expected, []
         for given in part.events:
             # Messages were redacted part by part before they were counted; redacting them whole could change structure.
-            redacted = given.content if given.type == "message.appended" else redact_as_configured(env, given.content)
-            draft = given if redacted is given.content else replace(given, content=redacted)
+            draft = given
+            if env.redact is not None and given.content is not None and given.type != "message.appended":
+                draft = replace(given, content=redact_content(env.redact, given.content))
             if draft.subject is not None:
                 check_id(draft.subject, "subject")
             elif env.user is not None and (draft.content is not None or draft.facts.artifacts):
                 draft = replace(draft, subject=env.user)
             id = ids.ulid() if draft.id is None else ulid_bytes(draft.id)
-            events.append(seal_draft(draft, id=id, at=at, salt=ids.salt(), settings=settings))
+            salt = None if draft.content is None else ids.salt()
+            events.append(seal_draft(draft, id=id, at=at, salt=salt, settings=settings))
         if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool) or expected < 0):
             raise InvalidValue(f"expected must be a version (0 for a new stream) or None, not {expected!r}.")
         key = None if part.key is None else str(check_key(part.key))

@@ -7,7 +7,7 @@ warning. Code that must not miss an event subscribes to the journal instead.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from holdfast.errors import InvalidValue
@@ -23,6 +23,8 @@ class EventCallbacks:
 
     def __init__(self) -> None:
         self._kept: list[tuple[str, str, Callback]] = []
+        self._wanted: dict[str, dict[str, bool]] = {}
+        """By tenant with callbacks and by type: True if one wants such events. Replaced when the callbacks change."""
         self._waiting = threading.local()
 
     def add(self, tenant: str, pattern: str, callback: Callback) -> Callable[[], None]:
@@ -38,15 +40,14 @@ class EventCallbacks:
             raise InvalidValue("The second argument must be a function that takes the event.")
         entry = (tenant, pattern, callback)
         self._kept.append(entry)
+        self._forget_wanted()
 
         def undo() -> None:
             if entry in self._kept:
                 self._kept.remove(entry)
+                self._forget_wanted()
 
         return undo
-
-    def __bool__(self) -> bool:
-        return bool(self._kept)
 
     def list_callbacks(self, tenant: str, type_name: str) -> list[Callback]:
         """Return the callbacks that want events of this type."""
@@ -56,6 +57,21 @@ class EventCallbacks:
             if wanted == tenant
             and (type_name.startswith(pattern[:-1]) if pattern.endswith("*") else type_name == pattern)
         ]
+
+    def list_wanted(self, tenant: str, types: Iterable[str]) -> list[bool]:
+        """Return for each of these types if a callback wants events of it; nothing if the tenant has no callbacks."""
+        known = self._wanted.get(tenant)  # Asked for once: an answer must not get among those for other callbacks.
+        if known is None:
+            return []
+        found = []
+        for name in types:
+            if name not in known:
+                known[name] = bool(self.list_callbacks(tenant, name))
+            found.append(known[name])
+        return found
+
+    def _forget_wanted(self) -> None:
+        self._wanted = {tenant: {} for tenant, _, _ in list(self._kept)}
 
     @contextmanager
     def defer(self) -> Iterator[None]:
