@@ -40,7 +40,7 @@ from holdfast.core.journal.row_changes import coalesce_changes
 from holdfast.errors import HoldfastError, OutcomeUnknown, Refused, Unavailable
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import artifact_row, event_row, head_from_row, read_append, stream_row, subject_digest
-from holdfast.journal.sqlite.statements import bind_change, queries
+from holdfast.journal.sqlite.statements import bind_changes, queries
 from holdfast.journal.text_index import INDEXED_TYPES
 from holdfast.records.batches import AppendResult, Batch, BatchPart, Head, RowChange
 from holdfast.records.batches import PartPlacement as PlacedPart
@@ -485,12 +485,12 @@ class SqlitePlan:
         self.known.heads[place] = head
         self.known.next_stream = max(self.known.next_stream, head.id + 1)
         insert = queries()["insert_event"]
-        self.events += [(insert, event_row(event, tenant, head.id)) for event in events]
+        for event in events:
+            self.events.append((insert, event_row(event, tenant, head.id)))
+            if event.type in INDEXED_TYPES:
+                self.texts[tenant] = self.texts.get(tenant, 0) + 1
         if part.key is not None:
             self._written[*place, part.key] = events
-        texts = sum([event.type in INDEXED_TYPES for event in events])
-        if texts:
-            self.texts[tenant] = self.texts.get(tenant, 0) + texts
 
     def _find_earlier(self, batch: Batch, *, by_id: bool) -> AppendResult | None:
         found: list[list[StoredEvent]] = []
@@ -598,4 +598,4 @@ def _projection_statements(tenant: int, stream: int, part: BatchPart, events: Se
     if messages == len(events) > 1:
         # Many messages at once: one change for each row, so that their thread is updated once.
         changes = coalesce_changes(changes)
-    return [bind_change(change, tenant, stream) for change in changes]
+    return bind_changes(changes, tenant, stream)
