@@ -162,8 +162,12 @@ class ThreadTail(msgspec.Struct, frozen=True, kw_only=True):
 
     def start(self) -> int:
         """Return the index of the message from which on nothing is missing; past the end if there is none."""
-        found = (index for index, place in enumerate(self.places) if place.key == self.since)
-        return next(found, len(self.places))
+        if self.since is None:
+            return len(self.places)
+        for index, place in enumerate(self.places):
+            if place.version == self.since[1] and place.stream == self.since[0]:
+                return index
+        return len(self.places)
 
     def contiguous_start(self) -> tuple[str, int] | None:
         """Return the first loaded message after which none is missing: kept ones may directly precede `since`."""
@@ -283,7 +287,7 @@ def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, coun
     query = EventQuery(tenant=env.tenant, stream=stream, after=known.version, until=now.version, limit=MAX_NEW_EVENTS)
     stored = env.journal.read(query)
     events = [decode_event(event) for event in stored]
-    valid = all(one.type in GROWTH_TYPES or (one.type == SUMMED and one.facts.window) for one in events)
+    valid = GROWTH_TYPES.issuperset([one.type for one in events if one.type != SUMMED or not one.facts.window])
     if not valid or len(stored) != now.version - known.version:
         return None
     said = [event for event in events if event.type == "message.appended"]
