@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from msgspec.structs import astuple
@@ -43,8 +43,8 @@ def check_plain(value: object, nesting: int = 64) -> None:
     # Only lists and objects go on the stack; nearly everything is a scalar and is checked in place.
     stack: list[tuple[Iterable[Any], int]] = [((value,), 0)]
     while stack:
-        items, depth = stack.pop()
-        for item in items:
+        level, depth = stack.pop()
+        for item in level:
             # Most fields of a record are unset: skip them first.
             if item is None or item is False or item is _EMPTY or item is True or item is msgspec.UNSET:
                 continue
@@ -66,15 +66,13 @@ def check_plain(value: object, nesting: int = 64) -> None:
                     f"Data is nested deeper than {nesting} levels. Flatten it, or store it as an artifact."
                 )
             else:
-                # Nearly all objects have sound keys, which are checked without a call.
-                sound = kind is dict and _KEY_TYPES.issuperset(map(type, item)) and "\0" not in "".join(item)
-                stack.append((item.values() if sound else _list_items(item), depth + 1))
+                keyed = kind is dict and _KEY_TYPES.issuperset(map(type, item)) and "\0" not in "".join(item)
+                items = item.values() if keyed else item if kind is list or kind is tuple else _refuse(item)
+                stack.append((items, depth + 1))
 
 
-def _list_items(item: Any) -> Iterable[Any]:
-    """Return the items of a list; refuse anything else, and an object for the key that is wrong."""
-    if type(item) is list or type(item) is tuple:
-        return item
+def _refuse(item: Any) -> NoReturn:
+    """Refuse data that is not plain, or an object for the key that is wrong."""
     if type(item) is not dict:
         raise InvalidValue(
             f"{type(item).__name__} is not plain JSON data. "
@@ -141,8 +139,8 @@ def is_intact(stored: StoredEvent) -> bool:
     return True
 
 
-def seal_draft(draft: Draft, *, id: bytes, at: int, salt: bytes | None, settings: Settings) -> SealedEvent:
-    """Encode a draft to canonical bytes, checked against the catalogue and the limits. Content needs a salt."""
+def seal_draft(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Settings) -> SealedEvent:
+    """Encode a draft to canonical bytes, checked against the catalogue and the limits."""
     row = CATALOGUE.get(draft.type) or event_type(draft.type)
     if row is None:
         raise InvalidValue(
@@ -176,7 +174,7 @@ def seal_draft(draft: Draft, *, id: bytes, at: int, salt: bytes | None, settings
         facts=facts,
         content=content,
         salt=None if content is None else salt,
-        digest=None if content is None or salt is None else inner_hash(salt, content),
+        digest=None if content is None else inner_hash(salt, content),
         subject=draft.subject,
         facts_record=facts_record,
         content_record=content_record,
@@ -203,6 +201,10 @@ def decode_event(stored: StoredEvent) -> Event:
         content = decode(content, row.content if row is not None and row.content is not None else Any)
     elif stored.mac is not None:  # Erasure removes the content and leaves its digest.
         content = ERASED
+    if row is not None and row.schema == stored.schema:  # As nearly all are.
+        facts = decode(stored.facts, row.facts)
+    else:
+        facts = decode_facts(stored.type, stored.schema, stored.facts)
     return Event(
         seq=stored.seq,
         tenant=stored.tenant,
@@ -212,7 +214,7 @@ def decode_event(stored: StoredEvent) -> Event:
         at=stored.at,
         type=stored.type,
         schema=stored.schema,
-        facts=decode_facts(stored.type, stored.schema, stored.facts),
+        facts=facts,
         content=content,
         key=stored.key,
         epoch=stored.epoch,

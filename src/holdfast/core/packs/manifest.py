@@ -95,8 +95,8 @@ def list_pieces(
             ):
                 reached, tokens = origin.last, tokens + own
                 continue
-            if last is not None:
-                found[-1] = _end_piece(last, reached, tokens)
+            if last is not None and (last.last, last.tokens) != (reached, tokens):
+                found[-1] = replace(last, last=reached, tokens=tokens)
             last = PackedPiece(
                 **(msgspec.structs.asdict(origin) | {"kind": segment.kind}),
                 id=segment.id,
@@ -106,14 +106,9 @@ def list_pieces(
             )
             found.append(last)
             reached, tokens = last.last, own
-    if last is not None:
-        found[-1] = _end_piece(last, reached, tokens)
+    if last is not None and (last.last, last.tokens) != (reached, tokens):
+        found[-1] = replace(last, last=reached, tokens=tokens)  # It ends with the last message that joined it.
     return tuple(found)
-
-
-def _end_piece(piece: PackedPiece, last: int | None, tokens: int) -> PackedPiece:
-    """Return a piece that ends with the last message that joined it."""
-    return piece if (piece.last, piece.tokens) == (last, tokens) else replace(piece, last=last, tokens=tokens)
 
 
 def count_common_tokens(
@@ -219,7 +214,7 @@ def compute_digest(secret: bytes, tenant: str, packed: AssembledPack) -> str:
     It is that of one canonical JSON text, whose first part is the messages, so the part that the last pack began with
     is not read again.
     """
-    key = hmac.new(secret, f"pack\0{tenant}".encode(), hashlib.sha256).digest()
+    key = hmac.digest(secret, f"pack\0{tenant}".encode(), "sha256")
     steady, fetched = split_messages(packed)
     hints = packed.hints
     known: DigestHint | None = None if hints is None else hints.digest

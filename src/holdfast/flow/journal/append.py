@@ -307,7 +307,7 @@ def load_state(env: Env, stream: str, *, fresh: bool = False) -> StreamState:
     """Return a stream's state, cached if possible; with `fresh`, as the journal has it."""
     if fresh:
         env.states.drop(env.tenant, stream)
-    elif (cached := env.states.get(env.tenant, stream)) is not None:
+    elif (cached := env.states.streams.get((env.tenant, stream))) is not None:
         return cached
     state = env.journal.load(env.tenant, stream)
     env.states.put(env.tenant, stream, state)
@@ -337,8 +337,7 @@ def seal_batch(env: Env, writes: Sequence[StreamWrite], artifacts: Sequence[Arti
             elif env.user is not None and (draft.content is not None or draft.facts.artifacts):
                 draft = replace(draft, subject=env.user)
             id = ids.ulid() if draft.id is None else ulid_bytes(draft.id)
-            salt = None if draft.content is None else ids.salt()
-            events.append(seal_draft(draft, id=id, at=at, salt=salt, settings=settings))
+            events.append(seal_draft(draft, id=id, at=at, salt=ids.salt(), settings=settings))
         if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool) or expected < 0):
             raise InvalidValue(f"expected must be a version (0 for a new stream) or None, not {expected!r}.")
         key = None if part.key is None else str(check_key(part.key))

@@ -7,8 +7,9 @@ warning. Code that must not miss an event subscribes to the journal instead.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+
+import msgspec
 
 from holdfast.errors import InvalidValue
 from holdfast.records.catalogue import APP_PREFIX, CATALOGUE
@@ -18,6 +19,30 @@ from holdfast.system import warn_caller
 Callback = Callable[[Event], object]
 
 
+class _Waiting(threading.local):
+    """The events that a thread holds back, if it does."""
+
+    events: list[Event] | None = None
+
+
+class DeferredEvents(msgspec.Struct):
+    """A block whose events are announced when it ends; within another one, when that one ends."""
+
+    callbacks: EventCallbacks
+    waiting: _Waiting
+    outermost: bool = False
+
+    def __enter__(self) -> None:
+        if self.waiting.events is None:
+            self.outermost, self.waiting.events = True, []
+
+    def __exit__(self, *error: object) -> None:
+        if self.outermost:
+            events, self.waiting.events = self.waiting.events or (), None
+            for event in events:
+                self.callbacks.notify(event)
+
+
 class EventCallbacks:
     """The registered callbacks, by tenant and pattern of event types."""
 
@@ -25,7 +50,7 @@ class EventCallbacks:
         self._kept: list[tuple[str, str, Callback]] = []
         self._wanted: dict[str, dict[str, bool]] = {}
         """By tenant with callbacks and by type: True if one wants such events. Replaced when the callbacks change."""
-        self._waiting = threading.local()
+        self._waiting = _Waiting()
 
     def add(self, tenant: str, pattern: str, callback: Callback) -> Callable[[], None]:
         """Call `callback` for each event of a type (`frame.*` matches a group); return a function that undoes it."""
@@ -73,23 +98,13 @@ class EventCallbacks:
     def _forget_wanted(self) -> None:
         self._wanted = {tenant: {} for tenant, _, _ in list(self._kept)}
 
-    @contextmanager
-    def defer(self) -> Iterator[None]:
+    def defer(self) -> DeferredEvents:
         """Queue this thread's notifications until the block ends: callbacks must not run while a lock is held."""
-        if getattr(self._waiting, "events", None) is not None:
-            yield
-            return
-        self._waiting.events = []
-        try:
-            yield
-        finally:
-            events, self._waiting.events = self._waiting.events, None
-            for event in events:
-                self.notify(event)
+        return DeferredEvents(self, self._waiting)
 
     def notify(self, event: Event) -> None:
         """Call every callback that listens for this event."""
-        waiting = getattr(self._waiting, "events", None)
+        waiting = self._waiting.events
         if waiting is not None:
             waiting.append(event)
             return
