@@ -38,10 +38,10 @@ RESTORE = "Run `holdfast verify` and restore from a backup."
 _NUL_TEXT = "Text holds a NUL character, which not every backend can store. Remove it."
 
 
-def check_plain(value: object, nesting: int = 64) -> None:
+def check_plain(value: object, nesting: int = 64, *others: object) -> None:
     """Refuse any value without a canonical form. Iterative, so deep nesting cannot overflow the stack."""
     # Only lists and objects go on the stack; nearly everything is a scalar and is checked in place.
-    stack: list[tuple[Iterable[Any], int]] = [((value,), 0)]
+    stack: list[tuple[Iterable[Any], int]] = [((value, *others), 0)]
     while stack:
         level, depth = stack.pop()
         for item in level:
@@ -89,10 +89,14 @@ def encode(value: object, nesting: int = 64) -> bytes:
     check_plain(value, nesting)
     try:
         return _ENCODER.encode(value)
-    except TypeError:  # UNSET is allowed as a field of a record, and nowhere else.
-        raise InvalidValue("UNSET is not plain JSON data. Leave the value out, or use None.") from None
-    except UnicodeEncodeError:
-        raise InvalidValue("Text holds a lone surrogate, which is not Unicode. Clean the text first.") from None
+    except (TypeError, UnicodeEncodeError) as error:
+        raise _encoding_refusal(error) from None
+
+
+def _encoding_refusal(error: TypeError | UnicodeEncodeError) -> InvalidValue:
+    if isinstance(error, TypeError):  # UNSET is allowed as a field of a record, and nowhere else.
+        return InvalidValue("UNSET is not plain JSON data. Leave the value out, or use None.")
+    return InvalidValue("Text holds a lone surrogate, which is not Unicode. Clean the text first.")
 
 
 def decode(data: bytes, kind: Any = Any) -> Any:
@@ -151,15 +155,18 @@ def seal_draft(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Setti
     if draft.content is not None and (row.content is None or not isinstance(draft.content, row.content)):
         wanted = "no content" if row.content is None else f"content of type {row.content.__name__}"
         raise InvalidValue(f"{draft.type} takes {wanted}, not {type(draft.content).__name__}.")
-    facts = encode(draft.facts, settings.nesting)
-    content = None if draft.content is None else encode(draft.content, settings.nesting)
+    check_plain(draft.facts, settings.nesting, draft.content)  # Both at once: this runs for every event.
     try:
+        facts = _ENCODER.encode(draft.facts)
+        content = None if draft.content is None else _ENCODER.encode(draft.content)
         # Bytes that cannot be read back are refused: records do not check their fields on construction.
         facts_record = decoder(row.facts).decode(facts)
         content_record = None if content is None else decoder(row.content).decode(content)
     except msgspec.ValidationError as error:
         words = str(error).replace("`", "").replace("$.", "")
         raise InvalidValue(f"{draft.type} cannot hold this: {words}. Pass a value of the right type.") from None
+    except (TypeError, UnicodeEncodeError) as error:
+        raise _encoding_refusal(error) from None
     size = len(facts) + len(content or b"")
     if size > settings.event_bytes:
         raise TooLarge(

@@ -26,9 +26,12 @@ from holdfast.system import warn_caller
 
 
 @contextmanager
-def trace_pack(telemetry: Telemetry) -> Iterator[Callable[[AssembledPack], None]]:
+def trace_pack(env: Env) -> Iterator[Callable[[AssembledPack], None]]:
     """Open a span around building a pack; yield a function that records the finished pack."""
-    with SafeSpan(telemetry, PACK_SPAN, {}) as span:
+    if env.telemetry is None:
+        yield lambda packed: None
+        return
+    with SafeSpan(env.telemetry, PACK_SPAN, {}) as span:
         yield lambda packed: span.add_attributes(lambda: pack_attributes(packed))
 
 
