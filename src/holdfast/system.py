@@ -170,10 +170,15 @@ if hasattr(os, "register_at_fork"):
 
 
 class Lru(Generic[KeyT, ValueT]):
-    """Values by key, at most `most` of them, or of that total weight if `weigh` is given. Threads may share it."""
+    """Values by key, at most `most` of them, or of that total weight if `weigh` is given. Threads may share it.
 
-    def __init__(self, most: int, weigh: Callable[[ValueT], int] | None = None) -> None:
-        self._most, self._weigh, self._weight = most, weigh, 0
+    With `rank`, a value does not replace one of a higher rank.
+    """
+
+    def __init__(
+        self, most: int, weigh: Callable[[ValueT], int] | None = None, rank: Callable[[ValueT], int] | None = None
+    ) -> None:
+        self._most, self._weigh, self._weight, self._rank = most, weigh, 0, rank
         self._kept: OrderedDict[KeyT, ValueT] = OrderedDict()
         self._guard = ForkLock()
 
@@ -188,6 +193,8 @@ class Lru(Generic[KeyT, ValueT]):
         """Keep a value as the most recently used one, dropping others to make room."""
         with self._guard.lock:
             before = self._kept.pop(key, None)
+            if before is not None and self._rank is not None and self._rank(before) > self._rank(value):
+                value = before
             self._kept[key] = value
             if self._weigh is None:
                 if len(self._kept) > self._most:

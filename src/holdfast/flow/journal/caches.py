@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import StreamState
-from holdfast.system import ForkLock, Lru, renew_in_child
+from holdfast.system import Lru, renew_in_child
 
 ResultT = TypeVar("ResultT")
 
@@ -28,14 +29,13 @@ class StateCache:
 
     def __init__(self, capacity: int) -> None:
         # By tenant and stream: states, each of which may be out of date.
-        self.streams = Lru[tuple[str, str], StreamState](capacity)
+        self.streams = Lru[tuple[str, str], StreamState](capacity, rank=attrgetter("version"))
         # By tenant and frame: the stream that a frame lives in for ever.
         self.frame_streams = Lru[tuple[str, str], str](capacity * PLACES_PER_STATE)
         # By tenant, stream and version: goals of pushed frames. Most frames end in the process that pushed them.
         self.goals = Lru[tuple[str, str, int], GoalContent](capacity)
         # By tenant and session: the pseudonym of the user who opened it, which never changes; 0 for nobody.
         self.session_openers = Lru[tuple[str, str], int](capacity)
-        self._mutex = ForkLock()
         self.after_fork()
         renew_in_child(self)
 
@@ -46,10 +46,7 @@ class StateCache:
 
     def put(self, tenant: str, stream: str, state: StreamState) -> None:
         """Cache a committed state, unless a newer one is cached."""
-        with self._mutex.lock:
-            known = self.streams.get((tenant, stream))
-            if known is None or known.version <= state.version:
-                self.streams.put((tenant, stream), state)
+        self.streams.put((tenant, stream), state)
 
     def drop(self, tenant: str, stream: str) -> None:
         """Drop one state."""
