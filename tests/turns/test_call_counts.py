@@ -22,7 +22,7 @@ from holdfast.model.scripted import Scripted, call
 from holdfast.model.tokenizers import resolve_tokenizer
 from holdfast.runtime import tasks
 
-MOST = {"no tool": 1_770, "one tool": 3_650}
+MOST = {"no tool": 1_770, "one tool": 3_590}
 CROSSINGS = {"no tool": 3, "one tool": 6}
 """Opening, the first steps, each reply with what follows from it; a tool, and its outcome with what follows from it."""
 WARM = 8

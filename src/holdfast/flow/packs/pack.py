@@ -44,7 +44,7 @@ def build_pack(env: Env, seen: Visibility, asked: PackRequest) -> AssembledPack:
     """Build the pack of a thread within a budget; the default is the model's window less room for its answer."""
     if env.telemetry is None:
         return _build_pack(env, seen, asked)
-    with telemetry.trace_pack(env.telemetry) as tell:
+    with telemetry.trace_pack(env) as tell:
         made = _build_pack(env, seen, asked)
         tell(made)
     return made

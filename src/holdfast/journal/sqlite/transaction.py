@@ -74,20 +74,17 @@ class GroupMember:
         self.withdrawn = False
 
 
-class CommitRound:
+class CommitRound(msgspec.Struct, eq=False):
     """The members of one commit. Each enters `lock` once: the first of them leads, the others find their answer."""
 
-    __slots__ = ("begun", "enough", "lock", "members", "size", "wanted")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.members: list[GroupMember] = []
-        self.size = 0
-        self.begun = False
-        """Set when its commit begins: from then on nobody joins, and a member without an answer is in doubt."""
-        self.wanted = 0
-        self.enough = threading.Lock()
-        """Locked while a leader waits for `wanted` members; unlocked by the last of them."""
+    lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    members: list[GroupMember] = []
+    size: int = 0
+    begun: bool = False
+    """Set when its commit begins: from then on nobody joins, and a member without an answer is in doubt."""
+    wanted: int = 0
+    enough: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    """Locked while a leader waits for `wanted` members; unlocked by the last of them."""
 
 
 class GroupCommit:
