@@ -26,6 +26,7 @@ from holdfast import Settings
 from holdfast.aio.executor import ThreadPools
 from holdfast.aio.holdfast import AsyncHoldfast
 from holdfast.model.scripted import Scripted, call
+from holdfast.model.tokenizers import resolve_tokenizer
 
 TITLE = "Python calls"
 APPEND_BAR, TURN_BAR = 150, 3_200
@@ -83,6 +84,8 @@ def calls_of(calls: PythonCalls, work: Callable[[Any], object], make: Callable[[
 def run(quick: bool) -> list[Line]:
     """An append of four messages and of one, and `agent.send` without tools and with one."""
     found: list[Line] = []
+    tokenizer: Any = resolve_tokenizer()
+    tokenizer.load()  # Until then short texts are counted in Python.
     for index, settings in INDEX.items():
         calls = PythonCalls()
         with calls.watching(), folder() as place, ExitStack() as stack:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import apsw
@@ -77,7 +78,16 @@ def counting(journal: Any) -> Iterator[Counts]:
         for name, way in (("write", _writing), ("reader", _lending)):
             setattr(connections, name, way(getattr(connections, name), counts))
             undo.callback(delattr, connections, name)
+        connections.fetch = partial(_fetch, connections)
+        undo.callback(delattr, connections, "fetch")
         yield counts
+
+
+def _fetch(connections: Any, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
+    """Fetch by a connection that is lent, and so counted; the pool takes one without lending it."""
+    with connections.reader(once=True) as connection:
+        rows: list[Any] = connection.execute(sql, values).fetchall()
+        return rows
 
 
 def _writing(write: Callable[..., Any], counts: Counts) -> Callable[..., Any]:

@@ -66,20 +66,26 @@ class SystemIds:
 
     def ulid(self) -> bytes:
         with self._lock:
-            entropy = int.from_bytes(self._draw(_ULID_ENTROPY), "big")
+            at = self._drawn
+            if at + _ULID_ENTROPY > len(self._entropy):
+                at = self._refill()
+            self._drawn = at + _ULID_ENTROPY
+            entropy = int.from_bytes(self._entropy[at : self._drawn], "big")
             self._previous = next_ulid(self._previous, self._clock.now_ms(), entropy)
             return self._previous.to_bytes(16, "big")
 
     def salt(self) -> bytes:
         with self._lock:
-            return self._draw(SALT_BYTES)
+            at = self._drawn
+            if at + SALT_BYTES > len(self._entropy):
+                at = self._refill()
+            self._drawn = at + SALT_BYTES
+            return self._entropy[at : self._drawn]
 
-    def _draw(self, count: int) -> bytes:
-        """Return random bytes of the system, which are fetched ahead: each call of it gives up the GIL."""
-        if self._drawn + count > len(self._entropy):
-            self._entropy, self._drawn = os.urandom(_ENTROPY_BYTES), 0
-        self._drawn += count
-        return self._entropy[self._drawn - count : self._drawn]
+    def _refill(self) -> int:
+        """Fetch random bytes of the system ahead, since each call of it gives up the GIL; return where they begin."""
+        self._entropy = os.urandom(_ENTROPY_BYTES)
+        return 0
 
     def after_fork(self) -> None:
         """Start over, so that parent and child do not continue from the same id or the same random bytes."""
@@ -164,10 +170,15 @@ if hasattr(os, "register_at_fork"):
 
 
 class Lru(Generic[KeyT, ValueT]):
-    """Values by key, at most `most` of them, or of that total weight if `weigh` is given. Threads may share it."""
+    """Values by key, at most `most` of them, or of that total weight if `weigh` is given. Threads may share it.
 
-    def __init__(self, most: int, weigh: Callable[[ValueT], int] | None = None) -> None:
-        self._most, self._weigh, self._weight = most, weigh, 0
+    With `rank`, a value does not replace one of a higher rank.
+    """
+
+    def __init__(
+        self, most: int, weigh: Callable[[ValueT], int] | None = None, rank: Callable[[ValueT], int] | None = None
+    ) -> None:
+        self._most, self._weigh, self._weight, self._rank = most, weigh, 0, rank
         self._kept: OrderedDict[KeyT, ValueT] = OrderedDict()
         self._guard = ForkLock()
 
@@ -182,6 +193,8 @@ class Lru(Generic[KeyT, ValueT]):
         """Keep a value as the most recently used one, dropping others to make room."""
         with self._guard.lock:
             before = self._kept.pop(key, None)
+            if before is not None and self._rank is not None and self._rank(before) > self._rank(value):
+                value = before
             self._kept[key] = value
             if self._weigh is None:
                 if len(self._kept) > self._most:

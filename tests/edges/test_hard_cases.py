@@ -231,7 +231,7 @@ def test_a_fork_while_another_thread_holds_the_cache_does_no_harm() -> None:
 
         def hold() -> None:
             states = hf.env.states
-            with states._mutex.lock, states._kept._guard.lock, hf.env.journal._lock.lock:  # type: ignore[attr-defined]
+            with states.streams._guard.lock, hf.env.journal._lock.lock:  # type: ignore[attr-defined]
                 held.set()
                 go.wait(20)
 

@@ -9,6 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import Draining, HoldfastError, InvalidValue, Unavailable
+from holdfast.flow.journal.observers import EventCallbacks
 from holdfast.journal.memory.journal import MemoryJournal
 from holdfast.records.events.envelope import Event
 from holdfast.testing.clock import FrozenClock
@@ -70,6 +71,30 @@ def test_callbacks_may_write_and_stay_within_their_tenant() -> None:
             hf.on(pattern, print)  # type: ignore[arg-type]
     with pytest.raises(InvalidValue):
         hf.on("*", None)  # type: ignore[arg-type]
+
+
+def note_heard_by_late_callbacks() -> tuple[list[str], list[str]]:
+    """Append while other callbacks listen, while one more does, and once that one has gone."""
+    with holdfast.open("memory:") as hf:
+        early: list[str] = []
+        late: list[str] = []
+        hf.on("frame.*", lambda event: early.append(event.type))
+        hf.journal.append("s", "app.noted")
+        undo = hf.on("app.noted", lambda event: late.append(event.type))
+        hf.journal.append("s", "app.noted")
+        undo()
+        hf.journal.append("s", "app.noted")
+        return early, late
+
+
+def test_a_callback_hears_types_that_nothing_wanted_before_it_came() -> None:
+    assert note_heard_by_late_callbacks() == ([], ["app.noted"])
+
+
+def test_what_callbacks_want_is_not_remembered_beyond_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = EventCallbacks._forget_wanted
+    monkeypatch.setattr(EventCallbacks, "_forget_wanted", lambda self: self._wanted or sound(self))
+    assert note_heard_by_late_callbacks() == ([], [])
 
 
 def test_draining_takes_no_new_frames_and_waits_for_those_at_work() -> None:

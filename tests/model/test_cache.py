@@ -163,12 +163,12 @@ def test_the_least_recently_used_goes_first_and_an_older_state_never_replaces_a_
     cache = StateCache(2)
     for name in "ab":
         cache.put("t", name, StreamState(version=5))
-    assert cache.get("t", "a") is not None
+    assert cache.streams.get(("t", "a")) is not None
     cache.put("t", "c", StreamState(version=1))
-    assert cache.get("t", "b") is None
+    assert cache.streams.get(("t", "b")) is None
     cache.put("t", "a", StreamState(version=4))
-    assert cache.get("t", "a") == StreamState(version=5)
-    assert cache.get("other", "a") is None
+    assert cache.streams.get(("t", "a")) == StreamState(version=5)
+    assert cache.streams.get(("other", "a")) is None
 
 
 def test_many_scopes_pass_through_a_bounded_cache() -> None:
@@ -177,7 +177,7 @@ def test_many_scopes_pass_through_a_bounded_cache() -> None:
     for number in range(volume(20_000, 1_000_000)):
         cache.put("t", f"session/{number}", replace(state, version=number))
         assert len(cache) <= 1000
-    assert cache.get("t", "session/0") is None
+    assert cache.streams.get(("t", "session/0")) is None
 
 
 def test_streams_are_locked_in_one_order_whatever_order_is_asked_for() -> None:

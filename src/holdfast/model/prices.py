@@ -159,7 +159,7 @@ def compute_cost(usage: Usage, model: str | None, own: OwnPrices | None = None) 
         if long is None:
             return None
         rates = long
-    return Price(*(rate * _PICO_PER_NANO for rate in rates)).cost(usage)
+    return Price(*[rate * _PICO_PER_NANO for rate in rates]).cost(usage)
 
 
 def register_price(

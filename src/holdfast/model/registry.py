@@ -169,7 +169,7 @@ class ModelRegistry:
 
     def info(self, model: str | None) -> ModelInfo:
         """Return a model's description."""
-        found = model_info(model)
+        found = _look_up(model) if model.__class__ is str else model_info(model)
         return found if self._given is None else msgspec.structs.replace(found, tokenizer=self._given.name)
 
     def tokenizer(self, name: str | None = None) -> Tokenizer:

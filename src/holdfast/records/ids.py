@@ -7,6 +7,7 @@ creation. Across machines the clock orders nothing here; streams and versions do
 from __future__ import annotations
 
 import unicodedata
+from functools import lru_cache
 from typing import Final, NewType
 
 from holdfast.errors import InvalidValue
@@ -24,6 +25,8 @@ RESERVED_PREFIX: Final = "holdfast/"
 """How holdfast's own keys begin, of entries and of operations. Callers can read under them, and not write."""
 
 ULID_CHARS = 26
+IDS_CACHED = 1024
+"""Ids whose other form is remembered: those of frames and calls at work are asked for again and again."""
 ULID_BYTES = 16
 _CROCKFORD = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(chr(first) + chr(second) for first in _CROCKFORD for second in _CROCKFORD)
@@ -36,6 +39,7 @@ _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0").union(map(c
 """Characters without a width whose category does not tell: fillers, joiners and variation selectors."""
 
 
+@lru_cache(maxsize=IDS_CACHED)
 def ulid_text(raw: bytes) -> str:
     """Return the 26-character text of a 16-byte ULID."""
     number = int.from_bytes(raw, "big")
@@ -48,6 +52,7 @@ def ulid_text(raw: bytes) -> str:
     )
 
 
+@lru_cache(maxsize=IDS_CACHED)
 def ulid_bytes(text: str) -> bytes:
     """Return the 16 bytes of a ULID's text; refuse any other text."""
     if len(text) == ULID_CHARS and text[0] <= "7" and text.isascii():

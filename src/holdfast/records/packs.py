@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
@@ -236,10 +236,8 @@ class AssembledPack(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     stable: int = 0
     """Number of leading segments before the content fetched for this call only."""
 
-    @property
-    def hints(self) -> Any:
-        """What it leaves for the next pack of its conversation, if anything; no field, because it is no content."""
-        return self.__dict__.get("hints")
+    hints: ClassVar[Any] = None
+    """What it leaves for the next pack of its conversation, if anything; no field, because it is no content."""
 
 
 class PackDiff(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,15 +56,19 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     def __add__(self, other: Usage) -> Usage:
         if NO_USAGE in (self, other):  # Adding an empty usage keeps everything, including the model's name.
             return self if other == NO_USAGE else other
-        return sum_usage(
+        unpriced = 0
+        for one in (self, other):  # As `unpriced_tokens` has it, without the calls: sums are made in each fold.
+            unpriced += one.unpriced or (one.input + one.output if one.cost is None else 0)
+        cost = None if self.cost is None and other.cost is None else (self.cost or 0) + (other.cost or 0)
+        return Usage(
             input=self.input + other.input,
             cached_input=self.cached_input + other.cached_input,
             cache_write=self.cache_write + other.cache_write,
             output=self.output + other.output,
             reasoning=self.reasoning + other.reasoning,
-            cost=None if self.cost is None and other.cost is None else (self.cost or 0) + (other.cost or 0),
+            cost=None if unpriced and not cost else cost,
             model=self.model if self.model == other.model else None,
-            unpriced=self.unpriced_tokens + other.unpriced_tokens,
+            unpriced=unpriced,
             estimated=self.estimated + other.estimated,
         )
 

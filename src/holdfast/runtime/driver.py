@@ -214,7 +214,8 @@ class TurnDriver:
     async def publish_versions(self) -> None:
         """Tell listeners how far the journal is, in order with the deltas of the reply."""
         env, place = self._engine.env, self._engine.place
-        thread, actor = env.states.get(env.tenant, place.thread), env.states.get(env.tenant, place.actor)
+        known = env.states.streams
+        thread, actor = known.get((env.tenant, place.thread)), known.get((env.tenant, place.actor))
         if thread is None or actor is None:  # The cache had no room for these states.
             self._note_versions(await self._threads.run(self._read_versions))
         else:

@@ -166,7 +166,7 @@ class AgentSend(Generic[T]):
 
     async def _has_thread(self) -> bool:
         stream = read.session_stream(self._stream)
-        known = self._env.states.get(self._env.tenant, stream)
+        known = self._env.states.streams.get((self._env.tenant, stream))
         if known is not None and known.session is not None and self._thread in known.session.threads:
             return True  # A thread never disappears, but may have been created since.
         session = (await self._threads.run(load_current_state, self._env, stream)).session

@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 import apsw
 
@@ -182,6 +182,9 @@ class SqlitePool:
 
     def check_files(self, *, committed: bool = False) -> None:
         """Stop for good if the writer's files are not those that their names lead to: nobody would see its commits."""
+        files, (database, log) = self._writer_files, self._names
+        if files is not None and not self._moved and files == (find_file_id(database), find_file_id(log)):
+            return
         if not self._are_files_moved():
             return
         self._moved = True
@@ -258,7 +261,37 @@ class SqlitePool:
                 self._keep_reader(connection)
             finally:
                 self._users.pop(user, None)
-                self._close_if_unused()
+                if self.closed:
+                    self._close_if_unused()
+
+    def fetch(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        """Return every row of a single statement: a snapshot by itself, which a thread's own snapshot replaces."""
+        pinned = self.pinned.connection
+        if pinned is not None:
+            return pinned.execute(sql, values).fetchall()
+        # As `reader` does, without its context: this is how nearly everything is read.
+        connection: apsw.Connection | None = None
+        user = object()
+        try:
+            self._enter(user)
+            with self._gate:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                connection = self._open(write=False)
+            return connection.execute(sql, values).fetchall()
+        except BaseException as error:
+            broken, connection = connection, None
+            self._discard(broken)
+            if isinstance(error, DRIVER_ERRORS):
+                raise translate_error(error) from error
+            raise
+        finally:
+            try:
+                self._keep_reader(connection)
+            finally:
+                self._users.pop(user, None)
+                if self.closed:
+                    self._close_if_unused()
 
     @contextmanager
     def poller(self) -> Iterator[tuple[apsw.Connection, bool]]:

@@ -107,7 +107,7 @@ def _is_same_event(wanted: SealedEvent, stored: StoredEvent) -> bool:
 
 
 def _comparable_facts(event: SealedEvent | StoredEvent) -> Any:
-    row = event_type(event.type)
+    row = CATALOGUE.get(event.type) or event_type(event.type)
     if row is None or not row.minted:
         return event.facts
     facts: dict[str, Any] = decode(event.facts)

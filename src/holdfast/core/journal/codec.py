@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from msgspec.structs import astuple
@@ -29,6 +29,7 @@ from holdfast.records.settings import Settings
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _INT_LIMIT = 2**63
 _EMPTY: tuple[()] = ()
+_KEY_TYPES = frozenset((str,))
 SALT_BYTES = 16
 _INNER = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER = bytes(byte ^ 0x5C for byte in range(256))
@@ -37,13 +38,13 @@ RESTORE = "Run `holdfast verify` and restore from a backup."
 _NUL_TEXT = "Text holds a NUL character, which not every backend can store. Remove it."
 
 
-def check_plain(value: object, nesting: int = 64) -> None:
+def check_plain(value: object, nesting: int = 64, *others: object) -> None:
     """Refuse any value without a canonical form. Iterative, so deep nesting cannot overflow the stack."""
     # Only lists and objects go on the stack; nearly everything is a scalar and is checked in place.
-    stack: list[tuple[Iterable[Any], int]] = [((value,), 0)]
+    stack: list[tuple[Iterable[Any], int]] = [((value, *others), 0)]
     while stack:
-        items, depth = stack.pop()
-        for item in items:
+        level, depth = stack.pop()
+        for item in level:
             # Most fields of a record are unset: skip them first.
             if item is None or item is False or item is _EMPTY or item is True or item is msgspec.UNSET:
                 continue
@@ -65,13 +66,13 @@ def check_plain(value: object, nesting: int = 64) -> None:
                     f"Data is nested deeper than {nesting} levels. Flatten it, or store it as an artifact."
                 )
             else:
-                stack.append((_children(item), depth + 1))
+                keyed = kind is dict and _KEY_TYPES.issuperset(map(type, item)) and "\0" not in "".join(item)
+                items = item.values() if keyed else item if kind is list or kind is tuple else _refuse(item)
+                stack.append((items, depth + 1))
 
 
-def _children(item: Any) -> Iterable[Any]:
-    """Return the items of a list or the values of an object, after checking the object's keys."""
-    if type(item) is list or type(item) is tuple:
-        return item
+def _refuse(item: Any) -> NoReturn:
+    """Refuse data that is not plain, or an object for the key that is wrong."""
     if type(item) is not dict:
         raise InvalidValue(
             f"{type(item).__name__} is not plain JSON data. "
@@ -80,9 +81,7 @@ def _children(item: Any) -> Iterable[Any]:
     for key in item:
         if type(key) is not str:
             raise InvalidValue(f"Object keys must be strings, not {type(key).__name__} ({key!r:.40}).")
-        if "\0" in key:
-            raise InvalidValue(_NUL_TEXT)
-    return item.values()
+    raise InvalidValue(_NUL_TEXT)
 
 
 def encode(value: object, nesting: int = 64) -> bytes:
@@ -90,10 +89,14 @@ def encode(value: object, nesting: int = 64) -> bytes:
     check_plain(value, nesting)
     try:
         return _ENCODER.encode(value)
-    except TypeError:  # UNSET is allowed as a field of a record, and nowhere else.
-        raise InvalidValue("UNSET is not plain JSON data. Leave the value out, or use None.") from None
-    except UnicodeEncodeError:
-        raise InvalidValue("Text holds a lone surrogate, which is not Unicode. Clean the text first.") from None
+    except (TypeError, UnicodeEncodeError) as error:
+        raise _encoding_refusal(error) from None
+
+
+def _encoding_refusal(error: TypeError | UnicodeEncodeError) -> InvalidValue:
+    if isinstance(error, TypeError):  # UNSET is allowed as a field of a record, and nowhere else.
+        return InvalidValue("UNSET is not plain JSON data. Leave the value out, or use None.")
+    return InvalidValue("Text holds a lone surrogate, which is not Unicode. Clean the text first.")
 
 
 def decode(data: bytes, kind: Any = Any) -> Any:
@@ -142,7 +145,7 @@ def is_intact(stored: StoredEvent) -> bool:
 
 def seal_draft(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Settings) -> SealedEvent:
     """Encode a draft to canonical bytes, checked against the catalogue and the limits."""
-    row = event_type(draft.type)
+    row = CATALOGUE.get(draft.type) or event_type(draft.type)
     if row is None:
         raise InvalidValue(
             f"{draft.type!r} is not an event of the catalogue. An application's own events begin with 'app.'."
@@ -152,15 +155,18 @@ def seal_draft(draft: Draft, *, id: bytes, at: int, salt: bytes, settings: Setti
     if draft.content is not None and (row.content is None or not isinstance(draft.content, row.content)):
         wanted = "no content" if row.content is None else f"content of type {row.content.__name__}"
         raise InvalidValue(f"{draft.type} takes {wanted}, not {type(draft.content).__name__}.")
-    facts = encode(draft.facts, settings.nesting)
-    content = None if draft.content is None else encode(draft.content, settings.nesting)
+    check_plain(draft.facts, settings.nesting, draft.content)  # Both at once: this runs for every event.
     try:
+        facts = _ENCODER.encode(draft.facts)
+        content = None if draft.content is None else _ENCODER.encode(draft.content)
         # Bytes that cannot be read back are refused: records do not check their fields on construction.
         facts_record = decoder(row.facts).decode(facts)
         content_record = None if content is None else decoder(row.content).decode(content)
     except msgspec.ValidationError as error:
         words = str(error).replace("`", "").replace("$.", "")
         raise InvalidValue(f"{draft.type} cannot hold this: {words}. Pass a value of the right type.") from None
+    except (TypeError, UnicodeEncodeError) as error:
+        raise _encoding_refusal(error) from None
     size = len(facts) + len(content or b"")
     if size > settings.event_bytes:
         raise TooLarge(
@@ -196,12 +202,16 @@ def decode_facts(type_name: str, schema: int, facts: bytes) -> Any:
 
 def decode_event(stored: StoredEvent) -> Event:
     """Decode a stored event for readers; raise Corrupt if its content is not what was written."""
-    row = event_type(stored.type)
+    row = CATALOGUE.get(stored.type) or event_type(stored.type)
     content: Any = read_content(stored)
     if content is not None:
         content = decode(content, row.content if row is not None and row.content is not None else Any)
     elif stored.mac is not None:  # Erasure removes the content and leaves its digest.
         content = ERASED
+    if row is not None and row.schema == stored.schema:  # As nearly all are.
+        facts = decode(stored.facts, row.facts)
+    else:
+        facts = decode_facts(stored.type, stored.schema, stored.facts)
     return Event(
         seq=stored.seq,
         tenant=stored.tenant,
@@ -211,7 +221,7 @@ def decode_event(stored: StoredEvent) -> Event:
         at=stored.at,
         type=stored.type,
         schema=stored.schema,
-        facts=decode_facts(stored.type, stored.schema, stored.facts),
+        facts=facts,
         content=content,
         key=stored.key,
         epoch=stored.epoch,

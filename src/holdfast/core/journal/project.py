@@ -60,7 +60,7 @@ def _update_frame_row(
     frame: str, version: int, values: Row | None = None, amounts: dict[str, int] | None = None
 ) -> RowUpdate:
     """Return an update of one frame's row that also sets its version."""
-    added = {column: amount for column, amount in (amounts or {}).items() if amount}
+    added = {column: amount for column, amount in amounts.items() if amount} if amounts else {}
     return RowUpdate("frames", (ulid_bytes(frame),), {**(values or {}), "version": version}, added)
 
 

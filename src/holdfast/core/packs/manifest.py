@@ -11,6 +11,8 @@ import hashlib
 import hmac
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Final, Protocol
 
 import msgspec
@@ -37,8 +39,11 @@ RENDERER_VERSION = 1
 
 MESSAGES_NESTING: Final = 63
 """The nesting that the codec allows in the messages of a digest, which is one level deeper."""
-_IDENTITY: Final = ("kind", "stream", "first", "last", "part", "handle", "handle_version", "artifact", "entry", "cut")
+_IDENTITY: Final = attrgetter(
+    "kind", "stream", "first", "last", "part", "handle", "handle_version", "artifact", "entry", "cut"
+)
 """The fields that a piece and its origin have in common."""
+_read_messages = attrgetter("messages")
 _INSTRUCTION_ROLES: Final = ("system", "developer")
 REASONS: Final[dict[str, str]] = {
     "always": "always shown",
@@ -90,8 +95,8 @@ def list_pieces(
             ):
                 reached, tokens = origin.last, tokens + own
                 continue
-            if last is not None:
-                found[-1] = _end_piece(last, reached, tokens)
+            if last is not None and (last.last, last.tokens) != (reached, tokens):
+                found[-1] = replace(last, last=reached, tokens=tokens)
             last = PackedPiece(
                 **(msgspec.structs.asdict(origin) | {"kind": segment.kind}),
                 id=segment.id,
@@ -101,14 +106,9 @@ def list_pieces(
             )
             found.append(last)
             reached, tokens = last.last, own
-    if last is not None:
-        found[-1] = _end_piece(last, reached, tokens)
+    if last is not None and (last.last, last.tokens) != (reached, tokens):
+        found[-1] = replace(last, last=reached, tokens=tokens)  # It ends with the last message that joined it.
     return tuple(found)
-
-
-def _end_piece(piece: PackedPiece, last: int | None, tokens: int) -> PackedPiece:
-    """Return a piece that ends with the last message that joined it."""
-    return piece if (piece.last, piece.tokens) == (last, tokens) else replace(piece, last=last, tokens=tokens)
 
 
 def count_common_tokens(
@@ -159,7 +159,7 @@ def _skip_even(
 def _is_continued_by(piece: PackedPiece, origin: Origin, reached: int | None, follows: Successors) -> bool:
     """Return True if a piece continues with this origin; in a run that has begun, `reached` was the last message."""
     if not (piece.kind == origin.kind == "conversation" and piece.part is None and origin.part is None):
-        return reached is None and all(getattr(piece, name) == getattr(origin, name) for name in _IDENTITY)
+        return reached is None and _IDENTITY(piece) == _IDENTITY(origin)
     if piece.stream is None or piece.stream != origin.stream or piece.cut != origin.cut or piece.last is None:
         return False
     if origin.first is None or origin.last is None or origin.last > piece.last:
@@ -178,7 +178,7 @@ def count_steady(packed: AssembledPack) -> int:
 def split_messages(packed: AssembledPack) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
     """Return the messages of the steady segments, and those after them."""
     end = count_steady(packed)
-    return (*_list_messages(packed, end),), (*_flatten(packed.segments[end:]),)
+    return tuple(_list_messages(packed, end)), tuple(_flatten(packed.segments[end:]))
 
 
 def count_stable(packed: AssembledPack) -> int:
@@ -188,7 +188,8 @@ def count_stable(packed: AssembledPack) -> int:
 
 def _list_messages(packed: AssembledPack, end: int) -> Sequence[Message]:
     """Return the messages of the segments before one of them; those of a run are listed already."""
-    run, at = (None, 0) if packed.hints is None else (packed.hints.run, packed.hints.run_at)
+    hints = packed.hints
+    run, at = (None, 0) if hints is None else (hints.run, hints.run_at)
     if run is None or end < at + len(run.segments):
         return _flatten(packed.segments[:end])
     behind = packed.segments[at + len(run.segments) : end]
@@ -196,7 +197,7 @@ def _list_messages(packed: AssembledPack, end: int) -> Sequence[Message]:
 
 
 def _flatten(segments: Sequence[Segment]) -> list[Message]:
-    return [message for segment in segments for message in segment.messages]
+    return list(chain.from_iterable(map(_read_messages, segments)))
 
 
 class DigestHint(msgspec.Struct, frozen=True):
@@ -213,15 +214,16 @@ def compute_digest(secret: bytes, tenant: str, packed: AssembledPack) -> str:
     It is that of one canonical JSON text, whose first part is the messages, so the part that the last pack began with
     is not read again.
     """
-    key = hmac.new(secret, f"pack\0{tenant}".encode(), hashlib.sha256).digest()
+    key = hmac.digest(secret, f"pack\0{tenant}".encode(), "sha256")
     steady, fetched = split_messages(packed)
-    known: DigestHint | None = None if packed.hints is None else packed.hints.digest
+    hints = packed.hints
+    known: DigestHint | None = None if hints is None else hints.digest
     if known is None or known.key != key or not begins_with(steady, known.messages):
         known = DigestHint(key, (), hmac.new(key, b'{"messages":[', hashlib.sha256))
     state = known.state.copy()
     _add_messages(state, steady[len(known.messages) :], first=not known.messages)
-    if packed.hints is not None:
-        packed.hints.digest = DigestHint(key, steady, state.copy())
+    if hints is not None:
+        hints.digest = DigestHint(key, steady, state.copy())
     _add_messages(state, fetched, first=not steady)
     state.update(b'],"system":' + encode(packed.system))
     state.update(b',"tools":' + encode(msgspec.to_builtins(packed.tools)) + b"}")

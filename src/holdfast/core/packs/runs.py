@@ -9,6 +9,7 @@ those that are shown now, and starts over if they differ.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -22,6 +23,8 @@ from holdfast.records.packs import AssembledPack, CompactionLevel, Decision, Seg
 MAX_HINT_MESSAGES = 131_072
 """The most messages that the hints of a client hold together; those of other conversations are dropped."""
 QUESTION = "question"
+_read_id = attrgetter("id")
+_read_version = attrgetter("version")
 _MEDIA = frozenset({"image", "file"})
 
 
@@ -64,18 +67,25 @@ class RoundRun(msgspec.Struct, frozen=True, kw_only=True):
         if asked is not None and QUESTION not in self.reasons.values() and asked > number:
             before = self.extend(shown[: asked - number], reasons, follows)
             return before.extend(shown[asked - number :], reasons, follows)
-        segments = [segment for segment, _ in shown]
-        messages = [message for segment in segments for message in segment.messages]
+        segments, decisions = list(self.segments), list(self.decisions)
+        messages: list[Message] = []
+        tokens, shortened = self.tokens, self.shortened
+        for segment, decision in shown:
+            segments.append(segment)
+            decisions.append(decision)
+            messages += segment.messages
+            tokens += segment.estimated_tokens
+            shortened += bool(segment.shortened)
         return RoundRun(
             level=self.level,
             reasons=self.reasons | added,
-            segments=(*self.segments, *segments),
-            decisions=(*self.decisions, *[decision for _, decision in shown]),
+            segments=tuple(segments),
+            decisions=tuple(decisions),
             messages=(*self.messages, *messages),
-            even=self.even + self._count_even(segments, follows),
-            tokens=self.tokens + sum([segment.estimated_tokens for segment in segments]),
-            stored=self.stored + sum([1 for message in messages if message.id]),
-            shortened=self.shortened + sum([1 for segment in segments if segment.shortened]),
+            even=self.even + self._count_even(segments[number:], follows),
+            tokens=tokens,
+            stored=self.stored + sum(map(bool, map(_read_id, messages))),
+            shortened=shortened,
             estimated=self.estimated or has_estimates(messages),
             base=self if asked is not None and self.base is None else self.base,
         )
@@ -87,7 +97,7 @@ class RoundRun(msgspec.Struct, frozen=True, kw_only=True):
         last = self.segments[-1].origins[0] if self.segments else None
         for count, segment in enumerate(segments):
             origin = segment.origins[0] if len(segment.origins) == 1 else None
-            if origin is None or origin.cut is not None or 0 in [message.version for message in segment.messages]:
+            if origin is None or origin.cut is not None or 0 in map(_read_version, segment.messages):
                 return count
             if last is not None and origin.first != (last.last or 0) + 1:
                 if follows.get((last.stream or "", last.last or 0)) != (origin.stream, origin.first):
@@ -143,7 +153,13 @@ class PackHints:
 
 def has_estimates(messages: Sequence[Message]) -> bool:
     """Return True if a message holds an image or a file, whose tokens are only estimated."""
-    values = [one.content for one in messages if one.content.__class__ is list]
-    values += [result.result for message in messages if message.tool_results for result in message.tool_results]
-    parts = [part for value in values if isinstance(value, list) for part in value]
+    values: list[Any] = []
+    for message in messages:
+        if message.content.__class__ is list:
+            values.append(message.content)
+        if message.tool_results:
+            values += [one.result for one in message.tool_results if one.result.__class__ is list]
+    if not values:
+        return False
+    parts = [part for value in values for part in value]
     return any(isinstance(part, dict) and part.get("type") in _MEDIA for part in parts)

@@ -73,7 +73,8 @@ def repair_messages(messages: Sequence[Message], *, open_calls: OpenCalls = "int
     whole: list[Message] = []
     for index, message in enumerate(messages):
         left, wrong = repair_message(message)
-        repairs += [Repair(index=index, problem=problem, done=done) for problem, done in wrong]
+        for problem, done in wrong:
+            repairs.append(Repair(index=index, problem=problem, done=done))
         if left is not None:
             given.append(index)
             whole.append(left)
@@ -166,7 +167,7 @@ def repair_message(message: Message) -> tuple[Message | None, list[tuple[str, st
     if message.tool_results and message.role != "tool":
         wrong.append(("malformed", f"dropped the results: a message of role {message.role} has none"))
         message = keep_results(message, ())
-    if not all(call.name.strip() for call in message.tool_calls):
+    if message.tool_calls and not all(call.name.strip() for call in message.tool_calls):
         wrong.append(("nameless_call", "dropped the calls that name no tool"))
         named = [position for position, call in enumerate(message.tool_calls) if call.name.strip()]
         message = keep_calls(message, named)

@@ -7,6 +7,7 @@ above it: frames are isolated by design.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from holdfast.records.frames import FrameState, Handle, StreamState
 from holdfast.records.ids import ulid_bytes, ulid_text
 from holdfast.records.recovery import FrameInfo, HandleInfo, QuestionInfo, ResultInfo, StopCode
 from holdfast.records.reports import EventQuery
-from holdfast.records.scope import MAIN_THREAD, Scope, parse_scope
+from holdfast.records.scope import MAIN_THREAD, SCOPES_CACHED, Scope, parse_scope
 
 PAGE = 256
 _GOAL_TEXTS = ("goal", "inputs", "metadata")
@@ -75,7 +76,7 @@ def load_current_state(env: Env, stream: str) -> StreamState:
     head = env.journal.head(env.tenant, stream)
     if head is None:
         return StreamState()
-    cached = env.states.get(env.tenant, stream)
+    cached = env.states.streams.get((env.tenant, stream))
     fresh = cached is not None and cached.version == head.version
     return cached if cached is not None and fresh else load_state(env, stream, fresh=True)
 
@@ -282,6 +283,14 @@ def row_ulid(row: Row, name: str) -> str:
     return ulid_text(raw) if isinstance(raw, bytes) else ""
 
 
+@lru_cache(maxsize=SCOPES_CACHED)
+def _root_thread(stream: str) -> str | None:
+    """Return the thread of the root frames of a stream within a session, else None."""
+    scope = parse_scope(stream)
+    session = scope.get("session")
+    return None if session is None else Scope.thread(session, scope.get("thread") or MAIN_THREAD).text
+
+
 class FramePlace(msgspec.Struct, frozen=True, kw_only=True):
     """A frame among its ancestors, live or ended, without its texts."""
 
@@ -297,10 +306,8 @@ class FramePlace(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def thread(self) -> str:
         """The frame's thread: the session's for a root frame within one, else its private one."""
-        session = parse_scope(self.stream).get("session")
-        if self.parent is not None or session is None:
-            return Scope.frame(self.frame_id).text
-        return Scope.thread(session, parse_scope(self.stream).get("thread") or MAIN_THREAD).text
+        thread = None if self.parent is not None else _root_thread(self.stream)
+        return Scope.frame(self.frame_id).text if thread is None else thread
 
 
 def frame_thread(env: Env, frame_id: str) -> str:

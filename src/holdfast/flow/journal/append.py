@@ -292,11 +292,9 @@ def _find_earlier_result(
 
 def _notify_observers(env: Env, batch: Batch, appended: AppendResult) -> None:
     """Notify the callbacks that listen for the committed events, as stored."""
-    if not env.observers:
-        return
     for part, placed in zip(batch.parts, appended.parts, strict=True):
-        wanted = [env.observers.list_callbacks(env.tenant, event.type) for event in part.events]
-        if any(wanted):
+        wanted = env.observers.list_wanted(env.tenant, map(_read_type, part.events))
+        if True in wanted:
             # Read back only if there is a listener: some fields, such as the author, are known to the journal alone.
             query = EventQuery(tenant=env.tenant, stream=part.stream, after=placed.first - 1, until=placed.last)
             stored = env.journal.read(replace(query, limit=len(part.events)))
@@ -309,7 +307,7 @@ def load_state(env: Env, stream: str, *, fresh: bool = False) -> StreamState:
     """Return a stream's state, cached if possible; with `fresh`, as the journal has it."""
     if fresh:
         env.states.drop(env.tenant, stream)
-    elif (cached := env.states.get(env.tenant, stream)) is not None:
+    elif (cached := env.states.streams.get((env.tenant, stream))) is not None:
         return cached
     state = env.journal.load(env.tenant, stream)
     env.states.put(env.tenant, stream, state)
@@ -331,8 +329,9 @@ def seal_batch(env: Env, writes: Sequence[StreamWrite], artifacts: Sequence[Arti
         expected, events = part.expected, []
         for given in part.events:
             # Messages were redacted part by part before they were counted; redacting them whole could change structure.
-            redacted = given.content if given.type == "message.appended" else redact_as_configured(env, given.content)
-            draft = given if redacted is given.content else replace(given, content=redacted)
+            draft = given
+            if env.redact is not None and given.content is not None and given.type != "message.appended":
+                draft = replace(given, content=redact_content(env.redact, given.content))
             if draft.subject is not None:
                 check_id(draft.subject, "subject")
             elif env.user is not None and (draft.content is not None or draft.facts.artifacts):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from holdfast.records.events.frames import GoalContent
 from holdfast.records.frames import StreamState
-from holdfast.system import ForkLock, Lru, renew_in_child
+from holdfast.system import Lru, renew_in_child
 
 ResultT = TypeVar("ResultT")
 
@@ -27,14 +28,14 @@ class StateCache:
     """A cache of at most `capacity` stream states; 0 keeps none."""
 
     def __init__(self, capacity: int) -> None:
-        self._kept = Lru[tuple[str, str], StreamState](capacity)
+        # By tenant and stream: states, each of which may be out of date.
+        self.streams = Lru[tuple[str, str], StreamState](capacity, rank=attrgetter("version"))
         # By tenant and frame: the stream that a frame lives in for ever.
         self.frame_streams = Lru[tuple[str, str], str](capacity * PLACES_PER_STATE)
         # By tenant, stream and version: goals of pushed frames. Most frames end in the process that pushed them.
         self.goals = Lru[tuple[str, str, int], GoalContent](capacity)
         # By tenant and session: the pseudonym of the user who opened it, which never changes; 0 for nobody.
         self.session_openers = Lru[tuple[str, str], int](capacity)
-        self._mutex = ForkLock()
         self.after_fork()
         renew_in_child(self)
 
@@ -43,28 +44,21 @@ class StateCache:
         # Created when first needed, at most STRIPES of them: streams that share one wait for each other.
         self._stripes: dict[int, threading.Lock] = {}
 
-    def get(self, tenant: str, stream: str) -> StreamState | None:
-        """Return a state that may be out of date, or None."""
-        return self._kept.get((tenant, stream))
-
     def put(self, tenant: str, stream: str, state: StreamState) -> None:
         """Cache a committed state, unless a newer one is cached."""
-        with self._mutex.lock:
-            known = self._kept.get((tenant, stream))
-            if known is None or known.version <= state.version:
-                self._kept.put((tenant, stream), state)
+        self.streams.put((tenant, stream), state)
 
     def drop(self, tenant: str, stream: str) -> None:
         """Drop one state."""
-        self._kept.drop((tenant, stream))
+        self.streams.drop((tenant, stream))
 
     def clear(self) -> None:
         """Drop everything."""
-        for cache in (self._kept, self.frame_streams, self.goals, self.session_openers):
+        for cache in (self.streams, self.frame_streams, self.goals, self.session_openers):
             cache.clear()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self.streams)
 
     def locks(self, tenant: str, streams: Iterable[str]) -> list[threading.Lock]:
         """Return the locks of some streams, at least one, in the order in which all take them: no deadlock."""

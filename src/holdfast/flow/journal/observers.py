@@ -7,8 +7,9 @@ warning. Code that must not miss an event subscribes to the journal instead.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+
+import msgspec
 
 from holdfast.errors import InvalidValue
 from holdfast.records.catalogue import APP_PREFIX, CATALOGUE
@@ -18,12 +19,38 @@ from holdfast.system import warn_caller
 Callback = Callable[[Event], object]
 
 
+class _Waiting(threading.local):
+    """The events that a thread holds back, if it does."""
+
+    events: list[Event] | None = None
+
+
+class DeferredEvents(msgspec.Struct):
+    """A block whose events are announced when it ends; within another one, when that one ends."""
+
+    callbacks: EventCallbacks
+    waiting: _Waiting
+    outermost: bool = False
+
+    def __enter__(self) -> None:
+        if self.waiting.events is None:
+            self.outermost, self.waiting.events = True, []
+
+    def __exit__(self, *error: object) -> None:
+        if self.outermost:
+            events, self.waiting.events = self.waiting.events or (), None
+            for event in events:
+                self.callbacks.notify(event)
+
+
 class EventCallbacks:
     """The registered callbacks, by tenant and pattern of event types."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[str, str, Callback]] = []
-        self._waiting = threading.local()
+        self._wanted: dict[str, dict[str, bool]] = {}
+        """By tenant with callbacks and by type: True if one wants such events. Replaced when the callbacks change."""
+        self._waiting = _Waiting()
 
     def add(self, tenant: str, pattern: str, callback: Callback) -> Callable[[], None]:
         """Call `callback` for each event of a type (`frame.*` matches a group); return a function that undoes it."""
@@ -38,15 +65,14 @@ class EventCallbacks:
             raise InvalidValue("The second argument must be a function that takes the event.")
         entry = (tenant, pattern, callback)
         self._kept.append(entry)
+        self._forget_wanted()
 
         def undo() -> None:
             if entry in self._kept:
                 self._kept.remove(entry)
+                self._forget_wanted()
 
         return undo
-
-    def __bool__(self) -> bool:
-        return bool(self._kept)
 
     def list_callbacks(self, tenant: str, type_name: str) -> list[Callback]:
         """Return the callbacks that want events of this type."""
@@ -57,23 +83,28 @@ class EventCallbacks:
             and (type_name.startswith(pattern[:-1]) if pattern.endswith("*") else type_name == pattern)
         ]
 
-    @contextmanager
-    def defer(self) -> Iterator[None]:
+    def list_wanted(self, tenant: str, types: Iterable[str]) -> list[bool]:
+        """Return for each of these types if a callback wants events of it; nothing if the tenant has no callbacks."""
+        known = self._wanted.get(tenant)  # Asked for once: an answer must not get among those for other callbacks.
+        if known is None:
+            return []
+        found = []
+        for name in types:
+            if name not in known:
+                known[name] = bool(self.list_callbacks(tenant, name))
+            found.append(known[name])
+        return found
+
+    def _forget_wanted(self) -> None:
+        self._wanted = {tenant: {} for tenant, _, _ in list(self._kept)}
+
+    def defer(self) -> DeferredEvents:
         """Queue this thread's notifications until the block ends: callbacks must not run while a lock is held."""
-        if getattr(self._waiting, "events", None) is not None:
-            yield
-            return
-        self._waiting.events = []
-        try:
-            yield
-        finally:
-            events, self._waiting.events = self._waiting.events, None
-            for event in events:
-                self.notify(event)
+        return DeferredEvents(self, self._waiting)
 
     def notify(self, event: Event) -> None:
         """Call every callback that listens for this event."""
-        waiting = getattr(self._waiting, "events", None)
+        waiting = self._waiting.events
         if waiting is not None:
             waiting.append(event)
             return

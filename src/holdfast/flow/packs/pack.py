@@ -42,24 +42,30 @@ MIN_MESSAGE_CAP = 200
 
 def build_pack(env: Env, seen: Visibility, asked: PackRequest) -> AssembledPack:
     """Build the pack of a thread within a budget; the default is the model's window less room for its answer."""
+    if env.telemetry is None:
+        return _build_pack(env, seen, asked)
     with telemetry.trace_pack(env) as tell:
-        check_request(asked)
-        room = asked.budget or (0 if seen.frame is None else seen.frame.limits.context_tokens)
-        # Gather before taking the snapshot: fetching a web page or embedding a query may take long.
-        found = evidence.gather_evidence(env, seen, asked, room)
-        with env.journal.snapshot():
-            state = load_current_state(env, seen.thread)
-            if state.thread is None and seen.frame is None:
-                thread_state(env, seen.thread)  # Refuses a missing session.
-            elif state.thread is None and seen.frame is not None and seen.thread != Scope.frame(seen.frame.id).text:
-                # Until somebody opens the frame's session, its packs are those of its own, empty thread.
-                seen = msgspec.structs.replace(seen, thread=Scope.frame(seen.frame.id).text)
-                state = load_current_state(env, seen.thread)
-            session = None if seen.session is None else load_current_state(env, seen.session).session
-            builder = _PackBuilder(env, seen, asked, state, session)
-            made = builder.build(found, builder.load_brief())
+        made = _build_pack(env, seen, asked)
         tell(made)
     return made
+
+
+def _build_pack(env: Env, seen: Visibility, asked: PackRequest) -> AssembledPack:
+    check_request(asked)
+    room = asked.budget or (0 if seen.frame is None else seen.frame.limits.context_tokens)
+    # Gather before taking the snapshot: fetching a web page or embedding a query may take long.
+    found = evidence.gather_evidence(env, seen, asked, room)
+    with env.journal.snapshot():
+        state = load_current_state(env, seen.thread)
+        if state.thread is None and seen.frame is None:
+            thread_state(env, seen.thread)  # Refuses a missing session.
+        elif state.thread is None and seen.frame is not None and seen.thread != Scope.frame(seen.frame.id).text:
+            # Until somebody opens the frame's session, its packs are those of its own, empty thread.
+            seen = msgspec.structs.replace(seen, thread=Scope.frame(seen.frame.id).text)
+            state = load_current_state(env, seen.thread)
+        session = None if seen.session is None else load_current_state(env, seen.session).session
+        builder = _PackBuilder(env, seen, asked, state, session)
+        return builder.build(found, builder.load_brief())
 
 
 class _PackBuilder:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from operator import attrgetter
 from typing import Any
 
@@ -162,8 +162,12 @@ class ThreadTail(msgspec.Struct, frozen=True, kw_only=True):
 
     def start(self) -> int:
         """Return the index of the message from which on nothing is missing; past the end if there is none."""
-        found = (index for index, place in enumerate(self.places) if place.key == self.since)
-        return next(found, len(self.places))
+        if self.since is None:
+            return len(self.places)
+        for index, place in enumerate(self.places):
+            if place.version == self.since[1] and place.stream == self.since[0]:
+                return index
+        return len(self.places)
 
     def contiguous_start(self) -> tuple[str, int] | None:
         """Return the first loaded message after which none is missing: kept ones may directly precede `since`."""
@@ -192,7 +196,7 @@ class TailSuccessors(dict[tuple[str, int], tuple[str, int]]):
     def get(self, place: tuple[str, int], default: Any = None, /) -> Any:
         if not self._listed:
             new = self._places[self._known :]
-            self.update({one.key: other.key for one, other in pairwise(new) if _is_after(one, other)})
+            self.update(_map_neighbours(new))
             self._listed = True
         found = super().get(place, default)
         if found is not None or self._known == self._start:
@@ -208,13 +212,22 @@ class TailSuccessors(dict[tuple[str, int], tuple[str, int]]):
         own = self._places[self._known].stream
         first = bisect_left(self._places, True, self._start, self._known, key=lambda one: one.stream == own)
         if place[0] != own:
-            older = self._places[self._start : first]
-            pairs = {one.key: other.key for one, other in pairwise(older) if _is_after(one, other)}
-            return pairs.get(place)
+            return _map_neighbours(self._places[self._start : first]).get(place)
         at = bisect_left(self._places, place[1], first, self._known, key=attrgetter("version"))
         if at >= self._known or self._places[at].key != place or not _is_after(*self._places[at : at + 2]):
             return None
         return self._places[at + 1].key
+
+
+def _map_neighbours(places: Sequence[MessageLocation]) -> dict[tuple[str, int], tuple[str, int]]:
+    """Return the message after each of these, where nothing lies between them."""
+    found, before = {}, None
+    for place in places:
+        stream, key = place.stream, place.key
+        if before is not None and before[0] == stream and place.row["before"] is None:
+            found[before] = key
+        before = key
+    return found
 
 
 def _is_after(one: MessageLocation, other: MessageLocation) -> bool:
@@ -283,8 +296,8 @@ def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, coun
     query = EventQuery(tenant=env.tenant, stream=stream, after=known.version, until=now.version, limit=MAX_NEW_EVENTS)
     stored = env.journal.read(query)
     events = [decode_event(event) for event in stored]
-    valid = all(one.type in GROWTH_TYPES or (one.type == SUMMED and one.facts.window) for one in events)
-    if not valid or len(stored) != now.version - known.version:
+    others = [one for one in events if one.type not in GROWTH_TYPES and not (one.type == SUMMED and one.facts.window)]
+    if others or len(stored) != now.version - known.version:
         return None
     said = [event for event in events if event.type == "message.appended"]
     new = [MessageLocation(stream, message_row(event.facts, event.version)) for event in said]
@@ -311,8 +324,8 @@ def _extend_tail(env: Env, stream: str, now: ThreadTail, known: ThreadTail, coun
         known,
         version=now.version,
         thread=now.thread,
-        places=(*(found[at] for at in kept), *found[cut:]),
-        messages=(*(messages[at] for at in kept), *messages[cut:]),
+        places=(*[found[at] for at in kept], *found[cut:]),
+        messages=(*[messages[at] for at in kept], *messages[cut:]),
         since=found[cut].key if cut < len(found) else None,
         question_places=asked,
         complete=not left_out if new else known.complete,

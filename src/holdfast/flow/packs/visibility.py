@@ -108,7 +108,7 @@ def frame_visibility(env: Env, frame_id: str, *, turn: int | None = None) -> Vis
     session = parse_scope(stream).get("session")
     return Visibility(
         thread=read.frame_place(env, stream, state, frame_id).thread,
-        session=None if session is None else Scope.session(session).text,
+        session=None if session is None else session_stream(stream),
         actor=stream,
         frame=info,
         scopes=brief_scopes(stream),

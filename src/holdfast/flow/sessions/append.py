@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -46,7 +47,7 @@ from holdfast.records.frames import StreamState
 from holdfast.records.ids import ulid_text
 from holdfast.records.messages import Message, ModelInfo, Part
 from holdfast.records.reports import Progress
-from holdfast.records.scope import parse_scope
+from holdfast.records.scope import SCOPES_CACHED, parse_scope
 from holdfast.records.sessions import ThreadState
 from holdfast.records.usage import Usage
 from holdfast.system import warn_caller
@@ -62,8 +63,14 @@ def thread_tokenizer(env: Env, stream: str, model: str | None = None) -> tuple[T
 
 def resolve_session_stream(env: Env, stream: str) -> str:
     """Return the session stream of a thread; for a frame's private thread, of the session its actor works in."""
-    frame = parse_scope(stream).get("frame")
+    frame = _find_frame(stream)
     return session_stream(stream if frame is None else find_frame_stream(env, frame))
+
+
+@lru_cache(maxsize=SCOPES_CACHED)
+def _find_frame(stream: str) -> str | None:
+    """Return the frame whose private thread a stream is, if it is one."""
+    return parse_scope(stream).get("frame")
 
 
 MAX_COST = 2**62
@@ -384,10 +391,10 @@ def _count_characters(message: Message) -> int:
     content = message.content
     if isinstance(content, str) and not message.tool_calls and not message.tool_results:
         return len(content)
-    texts: list[Any] = [content, *(one.result for one in message.tool_results)]
+    texts: list[Any] = [content, *[one.result for one in message.tool_results]]
     texts += [part.get("text") for part in content] if isinstance(content, list) else []
     texts += [text for call in message.tool_calls for text in (call.arguments, call.name)]
-    return sum(len(text) for text in texts if isinstance(text, str))
+    return sum([len(text) for text in texts if isinstance(text, str)])
 
 
 def _utf8(text: str) -> bytes:

@@ -66,7 +66,6 @@ class MessageLocation(msgspec.Struct, frozen=True):
         return int(self.row["round"] or 0)
 
 
-@lru_cache(maxsize=1024)
 @lru_cache(maxsize=SCOPES_CACHED)
 def session_stream(stream: str) -> str:
     """Return the session stream that a thread's stream belongs to."""

@@ -118,7 +118,7 @@ def list_flushed(env: Env, stream: str) -> list[tuple[str, str, MessageSpan]]:
         if row["flushed"] is not None:
             spans = decoder(list[MessageSpan]).decode(str(row["shared"] or "[]"))
             own = MessageSpan(stream, int(row["first"] or 0), int(row["last"] or 0))
-            id = ulid_text(row["summary_id"])  # type: ignore[arg-type]
+            id = ulid_text(row["summary_id"])
             found.append((str(row["flushed"]), id, own if own.last else spans[-1]))
     return found
 

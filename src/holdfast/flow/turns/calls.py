@@ -8,8 +8,8 @@ question suspends the call's own frame, so that parallel tools can wait in paral
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -73,17 +73,30 @@ class TurnCall(msgspec.Struct, eq=False, kw_only=True):
         if self.answered:
             raise Refused("This step was answered already. Go on to the next one.")
 
-    @contextmanager
-    def answer_once(self) -> Iterator[None]:
+    def answer_once(self) -> CallAnswer:
         """Answer the call in this block. Refuse others meanwhile; if the block raises, it can be answered again."""
-        if not self.answering.acquire(blocking=False):
+        return CallAnswer(self)
+
+
+class CallAnswer(msgspec.Struct):
+    """A block in which a call is answered."""
+
+    call: TurnCall
+
+    def __enter__(self) -> None:
+        if not self.call.answering.acquire(blocking=False):
             raise Refused("Another caller is answering this step. Go on to the next one.")
         try:
-            self.check_unanswered()
-            yield
-            self.answered = True
+            self.call.check_unanswered()
+        except BaseException:
+            self.call.answering.release()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            self.call.answered = self.call.answered or kind is None
         finally:
-            self.answering.release()
+            self.call.answering.release()
 
 
 class TurnModelCall(TurnCall, eq=False):
@@ -257,7 +270,7 @@ def end_turn_model_call(
     messages, changed = append_to_turn(env, turn, [said], decide, release=release, call=call)
     telemetry.end_span(env, call, usage=record, finish=message.finish, error=None)
     _note_begun(env, turn, begun)
-    return messages[0], total if any(name == "frame.popped" for name, _ in changed.facts) else None, begun
+    return messages[0], total if "frame.popped" in map(itemgetter(0), changed.facts) else None, begun
 
 
 def _begin_requested(
@@ -303,7 +316,8 @@ def finish_turn(env: Env, turn: TurnPlace, reply: Message, *, release: int | Non
             _end_turn(growing, turn, reply.id)
         return growing.drafts
 
-    return any(name == "frame.popped" for name, _ in append_to_turn(env, turn, (), decide, release=release)[1].facts)
+    changed = append_to_turn(env, turn, (), decide, release=release)[1]
+    return "frame.popped" in map(itemgetter(0), changed.facts)
 
 
 def begin_tool_calls(env: Env, turn: TurnPlace, wanted: Sequence[ToolCallStart]) -> None:

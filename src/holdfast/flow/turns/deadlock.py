@@ -10,8 +10,6 @@ Waits are not journaled, so cycles between processes are not detected; there `wa
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import takewhile
 
@@ -46,18 +44,23 @@ current_work: ContextVar[tuple[TurnWork, ...]] = ContextVar("holdfast_within", d
 """The work that the running code was started by, outermost first: turns of agents and their tools."""
 
 
-@contextmanager
-def enter_work(*work: TurnWork) -> Iterator[None]:
+class enter_work:  # noqa: N801  A class only because a generator takes twice as many calls, and each step enters one.
     """Mark everything called in this block as started by `work`: turns, or a tool of the innermost turn.
 
     A tool's work ends with the block: code that it left running holds no turn.
     """
-    token = current_work.set((*current_work.get(), *work))
-    try:
-        yield
-    finally:
-        current_work.reset(token)
-        for one in work:
+
+    __slots__ = ("_token", "_work")
+
+    def __init__(self, *work: TurnWork) -> None:
+        self._work = work
+
+    def __enter__(self) -> None:
+        self._token = current_work.set((*current_work.get(), *self._work))
+
+    def __exit__(self, *error: object) -> None:
+        current_work.reset(self._token)
+        for one in self._work:
             one.going_on = one.going_on and one.node is not None
 
 
@@ -80,7 +83,7 @@ class Caller(msgspec.Struct, frozen=True):
 def current_caller(env: Env, task: object | None = None) -> Caller:
     """Return the running code as a caller; `task` is its task if it does not block its thread."""
     mine = (threading.current_thread(),) if task is None else (threading.current_thread(), task)
-    return Caller(tuple((env.queues, one) for one in mine), current_work.get())
+    return Caller(tuple([(env.queues, one) for one in mine]), current_work.get())
 
 
 class TurnWait(msgspec.Struct, eq=False):

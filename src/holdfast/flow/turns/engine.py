@@ -327,7 +327,7 @@ class TurnEngine:
                 self._models.check_loops()
                 self._append_notice(UNSEEN_NOTICE)
             call = self._models.begin(context)
-            state = self.env.states.get(self.env.tenant, self.place.thread)
+            state = self.env.states.streams.get((self.env.tenant, self.place.thread))
             nothing_since = state is not None and state.thread is not None and state.thread.packed == state.version
             self._known = (state.version, ()) if state is not None and nothing_since else None
         self._open[call.call] = call

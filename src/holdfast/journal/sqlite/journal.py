@@ -135,7 +135,7 @@ class SqliteJournal:
         known = self.connections.pinned.heads  # Within a snapshot a head is asked for often and does not change.
         if known is not None and (tenant, stream) in known:
             return known[tenant, stream]
-        rows = self._fetch("head", tenant, stream)
+        rows = self.connections.fetch(queries()["head"], (tenant, stream))
         head = head_from_row(stream, rows[0]) if rows else None
         if known is not None:
             known[tenant, stream] = head
@@ -290,7 +290,7 @@ class SqliteJournal:
         way = "_backwards" if query.backwards else ""
         if query.stream is not None:
             values = (query.tenant, query.stream, query.after, until, types, query.limit)
-            rows = self._fetch(f"events_of_stream{way}", *values)
+            rows = self.connections.fetch(queries()[f"events_of_stream{way}"], values)
             return [event_from_row(row, query.tenant, query.stream) for row in rows]
         name = "events_of_tenant"
         if len(query.types) == 1:  # A single type has its own index; several are filtered while walking the cursor.
@@ -341,11 +341,7 @@ class SqliteJournal:
 
     def _fetch(self, name: str, *values: Any) -> list[Any]:
         """Return every row of a named query: a single statement, and so a snapshot by itself."""
-        pinned = self.connections.pinned.connection
-        if pinned is not None:  # As `reader` does, without its context: a pack asks often.
-            return pinned.execute(queries()[name], values).fetchall()
-        with self.connections.reader(once=True) as connection:
-            return connection.execute(queries()[name], values).fetchall()
+        return self.connections.fetch(queries()[name], values)
 
     def _tenant_id(self, connection: apsw.Connection, name: str) -> int:
         row = connection.execute("SELECT id FROM tenants WHERE name = ?", (name,)).fetchone()

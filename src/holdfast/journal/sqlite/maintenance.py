@@ -21,7 +21,7 @@ from holdfast.journal.sqlite import search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles, sync_folder
 from holdfast.journal.sqlite.rows import artifact_row, event_row, stream_row, subject_digest
 from holdfast.journal.sqlite.schema import meta_digest
-from holdfast.journal.sqlite.statements import bind_change, queries, select_all_sql
+from holdfast.journal.sqlite.statements import bind_changes, queries, select_all_sql
 from holdfast.records.batches import Artifact, Head, Row
 from holdfast.records.events.envelope import StoredEvent
 from holdfast.records.reports import Progress, Subject
@@ -264,8 +264,8 @@ class _JournalCopy:
         self._heads[place] = after
         self._connection.execute(queries()["insert_event"], event_row(event, number, head.id))
         facts = decode_facts(event.type, event.schema, event.facts)
-        for change in project_event(event.type, facts, event.version, event.at):
-            sql, values = bind_change(change, number, head.id)
+        changes = project_event(event.type, facts, event.version, event.at)
+        for sql, values in bind_changes(changes, number, head.id):
             self._connection.execute(sql, values)
         self.count += 1
 

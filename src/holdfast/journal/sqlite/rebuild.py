@@ -30,7 +30,7 @@ from holdfast.errors import Busy, Corrupt, InvalidValue
 from holdfast.journal.sqlite import search
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.schema import SHADOW_SUFFIX, meta_digest
-from holdfast.journal.sqlite.statements import bind_change, drop_sql, merge_sql, queries, rename_sql
+from holdfast.journal.sqlite.statements import bind_changes, drop_sql, merge_sql, queries, rename_sql
 from holdfast.records.reports import Progress
 from holdfast.sqlite.connection import MAX_BUSY_STEP, fetch_rows
 
@@ -157,9 +157,10 @@ class _ProjectionRebuild:
             for change in changes:
                 coalesced.add((row[1], row[2]), change)
         for table in PROJECTIONS:
-            self._execute(
-                [bind_change(change, *place, SHADOW_SUFFIX) for place, change in coalesced.changes(table.name)]
-            )
+            statements = []
+            for place, change in coalesced.changes(table.name):
+                statements += bind_changes((change,), *place, SHADOW_SUFFIX)
+            self._execute(statements)
         self._count += len(rows)
         if self._progress is not None:
             self._progress(self._count, self._total or self._newest_seq())

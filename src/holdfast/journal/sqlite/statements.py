@@ -5,6 +5,7 @@ The only names that enter a statement are those of `core.journal.tables`; every 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,22 +39,29 @@ def migrations() -> tuple[tuple[int, str, str], ...]:
     return tuple(sorted(found))
 
 
-def bind_change(change: RowChange, tenant: int, stream: int, suffix: str = "") -> tuple[str, tuple[Any, ...]]:
-    """Return a row change as a statement and its values. `suffix` names shadow tables during a rebuild."""
-    table, name = TABLES[change.table], change.table + suffix if suffix else change.table
-    if isinstance(change, RowInsert):
-        return _insert_sql(name, tuple(change.row)), (tenant, stream, *change.row.values())
-    if isinstance(change, RowReplace):
-        sql = _upsert_sql(name, table, tuple(change.row), "excluded.{0}")
-        return sql, (tenant, stream, *change.row.values())
-    if isinstance(change, RowIncrement):
-        sql = _upsert_sql(name, table, (*table.key, *change.amounts), "{0} + excluded.{0}")
-        return sql, (tenant, stream, *change.key, *change.amounts.values())
-    key = (tenant, *change.key, stream) if table.per_stream else (tenant, *change.key)
-    if isinstance(change, RowDelete):
-        return _delete_sql(name, table), key
-    sql = _update_sql(name, table, tuple(change.values), tuple(change.amounts))
-    return sql, (*change.values.values(), *change.amounts.values(), *key)
+def bind_changes(
+    changes: Iterable[RowChange], tenant: int, stream: int, suffix: str = ""
+) -> list[tuple[str, tuple[Any, ...]]]:
+    """Return row changes as statements with their values. `suffix` names shadow tables during a rebuild."""
+    bound: list[tuple[str, tuple[Any, ...]]] = []
+    for change in changes:
+        table, name = TABLES[change.table], change.table + suffix if suffix else change.table
+        if isinstance(change, RowInsert):
+            bound.append((_insert_sql(name, tuple(change.row)), (tenant, stream, *change.row.values())))
+        elif isinstance(change, RowReplace):
+            sql = _upsert_sql(name, table, tuple(change.row), "excluded.{0}")
+            bound.append((sql, (tenant, stream, *change.row.values())))
+        elif isinstance(change, RowIncrement):
+            sql = _upsert_sql(name, table, (*table.key, *change.amounts), "{0} + excluded.{0}")
+            bound.append((sql, (tenant, stream, *change.key, *change.amounts.values())))
+        else:
+            key = (tenant, *change.key, stream) if table.per_stream else (tenant, *change.key)
+            if isinstance(change, RowDelete):
+                bound.append((_delete_sql(name, table), key))
+            else:
+                sql = _update_sql(name, table, tuple(change.values), tuple(change.amounts))
+                bound.append((sql, (*change.values.values(), *change.amounts.values(), *key)))
+    return bound
 
 
 def key_columns(table: Table) -> tuple[str, ...]:

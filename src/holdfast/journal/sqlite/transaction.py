@@ -40,7 +40,7 @@ from holdfast.core.journal.row_changes import coalesce_changes
 from holdfast.errors import HoldfastError, OutcomeUnknown, Refused, Unavailable
 from holdfast.journal.sqlite.artifacts import ArtifactFiles
 from holdfast.journal.sqlite.rows import artifact_row, event_row, head_from_row, read_append, stream_row, subject_digest
-from holdfast.journal.sqlite.statements import bind_change, queries
+from holdfast.journal.sqlite.statements import bind_changes, queries
 from holdfast.journal.text_index import INDEXED_TYPES
 from holdfast.records.batches import AppendResult, Batch, BatchPart, Head, RowChange
 from holdfast.records.batches import PartPlacement as PlacedPart
@@ -74,20 +74,17 @@ class GroupMember:
         self.withdrawn = False
 
 
-class CommitRound:
+class CommitRound(msgspec.Struct, eq=False):
     """The members of one commit. Each enters `lock` once: the first of them leads, the others find their answer."""
 
-    __slots__ = ("begun", "enough", "lock", "members", "size", "wanted")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.members: list[GroupMember] = []
-        self.size = 0
-        self.begun = False
-        """Set when its commit begins: from then on nobody joins, and a member without an answer is in doubt."""
-        self.wanted = 0
-        self.enough = threading.Lock()
-        """Locked while a leader waits for `wanted` members; unlocked by the last of them."""
+    lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    members: list[GroupMember] = []
+    size: int = 0
+    begun: bool = False
+    """Set when its commit begins: from then on nobody joins, and a member without an answer is in doubt."""
+    wanted: int = 0
+    enough: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    """Locked while a leader waits for `wanted` members; unlocked by the last of them."""
 
 
 class GroupCommit:
@@ -130,8 +127,10 @@ class GroupCommit:
 
     def _join(self, own: GroupMember) -> CommitRound:
         with self._mutex:
-            joined, events = self._open, [event for part in own.batch.parts for event in part.events]
-            size = sum([len(event.facts) + len(event.content or b"") for event in events])
+            joined, size = self._open, 0
+            for part in own.batch.parts:
+                for event in part.events:
+                    size += len(event.facts) + len(event.content or b"")
             full = len(joined.members) >= self._members or joined.size + size > self._size
             if joined.begun or (full and joined.members):
                 joined = self._open = CommitRound()
@@ -234,7 +233,7 @@ class SqliteWriter:
 
     def _note_texts(self, texts: dict[int, int]) -> None:
         """Count texts that are not indexed, until a tenant has enough of them for a batch."""
-        for tenant, more in texts.items() if self._index else ():
+        for tenant, more in texts.items():
             count = more + self._texts.pop(tenant, 0)
             if count >= PENDING_TEXTS:
                 self.behind.add(tenant)
@@ -254,7 +253,7 @@ class SqliteWriter:
         plan = None if alone else self._plan_ahead(connection, members)
         if plan is None:
             plan, statement = self._plan(self._begin(connection, members), members, by_id=alone), None
-        elif (statement := plan.find_statement()) is not None:
+        elif (statement := plan.statement) is not None:
             attempt.ahead = plan.known
         if statement is not None:
             attempt.committing = True
@@ -268,7 +267,8 @@ class SqliteWriter:
         if attempt.committing:
             plan.known.note_commit()
             self._known = plan.known
-            self._note_texts(plan.texts)
+            if plan.texts and self._index:
+                self._note_texts(plan.texts)
         self._connections.check_files(committed=attempt.committing)
         # Still part of the attempt: an interruption here leaves other members in doubt, not with a wrong answer.
         for member, answer in plan.answers:
@@ -290,14 +290,15 @@ class SqliteWriter:
         if self._others_seen:
             self._others_seen -= 1
             return None
-        if known is None or not known.covers(connection, [member.batch for member in members]):
+        if known is None or not known.covers(connection, members):
             return None
         self._known = None
         try:
             plan = self._plan(known, members, ahead=True)
         except HoldfastError:
             return None  # A refusal counts only if it was decided under the lock.
-        if plan.find_statement() is None:
+        plan.statement = plan.find_statement()
+        if plan.statement is None:
             connection.execute("BEGIN IMMEDIATE")
             if not known.is_current(connection):
                 connection.execute("ROLLBACK")
@@ -357,14 +358,15 @@ class KnownHeads:
         """Return True if nobody has committed since `note_commit`: for certain only within a transaction."""
         return connection is self.connection and connection.data_version() == self._version
 
-    def covers(self, connection: apsw.Connection, batches: Sequence[Batch]) -> bool:
-        """Return True if these batches can be planned without reading, as far as this connection has seen.
+    def covers(self, connection: apsw.Connection, members: Sequence[GroupMember]) -> bool:
+        """Return True if their batches can be planned without reading, as far as this connection has seen.
 
         Their keys are taken to be new: the unique index of keys refuses a statement with one that is not.
         """
         if not self.is_current(connection):
             return False
-        for batch in batches:
+        for member in members:
+            batch = member.batch
             if batch.artifacts:  # Their files are looked for under the lock.
                 return False
             for part in batch.parts:
@@ -412,6 +414,8 @@ class SqlitePlan:
         self.answers: list[tuple[GroupMember, AppendResult]] = []
         self._bundles = bundles or StatementBundles(known.connection)
         self._calls: list[StatementRuns] | None = None
+        self.statement: Statement | None = None
+        """The one statement that writes a plan that was made ahead, if there is one."""
         self._connection = known.connection
         self._files = files
         self._written: dict[tuple[str, str, str], list[StoredEvent]] = {}
@@ -487,12 +491,12 @@ class SqlitePlan:
         self.known.heads[place] = head
         self.known.next_stream = max(self.known.next_stream, head.id + 1)
         insert = queries()["insert_event"]
-        self.events += [(insert, event_row(event, tenant, head.id)) for event in events]
+        for event in events:
+            self.events.append((insert, event_row(event, tenant, head.id)))
+            if event.type in INDEXED_TYPES:
+                self.texts[tenant] = self.texts.get(tenant, 0) + 1
         if part.key is not None:
             self._written[*place, part.key] = events
-        texts = sum([event.type in INDEXED_TYPES for event in events])
-        if texts:
-            self.texts[tenant] = self.texts.get(tenant, 0) + texts
 
     def _find_earlier(self, batch: Batch, *, by_id: bool) -> AppendResult | None:
         found: list[list[StoredEvent]] = []
@@ -600,4 +604,4 @@ def _projection_statements(tenant: int, stream: int, part: BatchPart, events: Se
     if messages == len(events) > 1:
         # Many messages at once: one change for each row, so that their thread is updated once.
         changes = coalesce_changes(changes)
-    return [bind_change(change, tenant, stream) for change in changes]
+    return bind_changes(changes, tenant, stream)
