@@ -17,8 +17,6 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.errors import Unavailable
-
 
 class _LazyPattern:
     """A stand-in that behaves like the pattern it compiles on first use."""
@@ -95,18 +93,3 @@ def convert(value: Any, kind: Any, **how: Any) -> Any:
     except TypeError:
         pass  # Not hashable, or with parts that need a hook.
     return msgspec.convert(value, kind, **how)
-
-
-@cache
-def load_numpy() -> Any:
-    """Return numpy, imported on first use: opening, appending and packing do not need it.
-
-    An interruption while it is imported leaves it half loaded for as long as the process lives.
-    """
-    try:
-        found = import_module("numpy")
-        assert found.vecdot, "numpy 2 or later"
-        assert found.unique, "all of it"
-    except (ImportError, AttributeError) as error:
-        raise Unavailable(f"numpy cannot be loaded ({error}). Start the process again, or install numpy 2.") from None
-    return found

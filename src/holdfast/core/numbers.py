@@ -1,11 +1,13 @@
-"""Checks of the numbers that callers give."""
+"""Checks of the numbers that callers give, and numpy for many of them."""
 
 from __future__ import annotations
 
 import sys
-from typing import Final, Literal, TypeGuard, overload
+from functools import cache
+from importlib import import_module
+from typing import Any, Final, Literal, TypeGuard, overload
 
-from holdfast.errors import InvalidValue
+from holdfast.errors import InvalidValue, Unavailable
 
 MAX_AMOUNT: Final = 2**53
 """The largest amount of tokens, milliseconds or billionths of a dollar; JSON numbers are exact up to here."""
@@ -59,3 +61,18 @@ def short_repr(value: object) -> str:
         return f"{value!r:.60}"
     except ValueError:
         return f"a very large {type(value).__name__}"  # Python refuses to print integers with thousands of digits.
+
+
+@cache
+def load_numpy() -> Any:
+    """Return numpy, imported on first use: opening, appending and packing do not need it.
+
+    An interruption while it is imported leaves it half loaded for as long as the process lives.
+    """
+    try:
+        found = import_module("numpy")
+        assert found.vecdot, "numpy 2 or later"
+        assert found.unique, "all of it"
+    except (ImportError, AttributeError) as error:
+        raise Unavailable(f"numpy cannot be loaded ({error}). Start the process again, or install numpy 2.") from None
+    return found

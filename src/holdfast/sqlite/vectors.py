@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.lazy import load_numpy
+from holdfast.core.numbers import load_numpy
 from holdfast.errors import InvalidValue
 
 SCALE = 127

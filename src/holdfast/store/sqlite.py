@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from holdfast.core.entries import edge_name
 from holdfast.core.journal.codec import decode
-from holdfast.core.lazy import load_numpy
+from holdfast.core.numbers import load_numpy
 from holdfast.core.search.documents import TextRow
 from holdfast.journal.sqlite.schema import APPLICATION_ID as JOURNAL
 from holdfast.records.entries import Edge, EdgeQuery, EntryMatch, EntryPageQuery, EntrySearchQuery, StoredEntry

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.lazy import load_numpy
+from holdfast.core.numbers import load_numpy
 from holdfast.core.search.documents import TextRow
 from holdfast.core.search.words import index_words
 

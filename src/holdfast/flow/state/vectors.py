@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.core.journal.codec import decode_facts
-from holdfast.core.lazy import load_numpy
+from holdfast.core.numbers import load_numpy
 from holdfast.core.search.documents import STATE_WRITTEN, Hit, TextSearch, is_match, split_pieces
 from holdfast.core.search.words import searchable_text
 from holdfast.errors import InvalidValue, OutcomeUnknown, Unavailable

@@ -73,12 +73,12 @@ class TurnCall(msgspec.Struct, eq=False, kw_only=True):
         if self.answered:
             raise Refused("This step was answered already. Go on to the next one.")
 
-    def answer_once(self) -> CallAnswer:
+    def answer_once(self) -> AnswerBlock:
         """Answer the call in this block. Refuse others meanwhile; if the block raises, it can be answered again."""
-        return CallAnswer(self)
+        return AnswerBlock(self)
 
 
-class CallAnswer(msgspec.Struct):
+class AnswerBlock(msgspec.Struct):
     """A block in which a call is answered."""
 
     call: TurnCall

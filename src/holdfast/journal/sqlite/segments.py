@@ -159,16 +159,16 @@ class TextSegments:
     def load(self, row: SegmentRow) -> TextSegment:
         """Return a whole segment."""
         first = row.id << _BLOCK_BITS
-        bodies = fetch_rows(self._connection, queries()["text_blocks_between"], (first, first + (1 << _BLOCK_BITS)))
+        held = fetch_rows(self._connection, queries()["text_blocks_between"], (first, first + (1 << _BLOCK_BITS)))
         directory = _UNPACK.decode(row.directory)
-        if len(bodies) != 1 + len(directory):
+        if [id for id, _ in held] != list(range(first, first + 1 + len(directory))):
             raise Corrupt(DAMAGED)
+        rows, *bodies = (body for _, body in held)
         try:
-            lengths = read_rows(bodies[0][0])[2]
+            lengths = read_rows(rows)[2]
         except DamagedSegment:
             raise Corrupt(DAMAGED) from None
-        blocks = zip(directory, (body for (body,) in bodies[1:]), strict=True)
-        return TextSegment(row.count, int(lengths.sum()), bodies[0][0], tuple(blocks))
+        return TextSegment(row.count, int(lengths.sum()), rows, tuple(zip(directory, bodies, strict=True)))
 
     def seqs(self, *, hidden: bool) -> set[int]:
         """Return the seq of every indexed text, with those that are no longer current if `hidden`."""

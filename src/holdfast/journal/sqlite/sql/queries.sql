@@ -582,7 +582,7 @@ WHERE tenant = ?2 AND id = ?3
 SELECT b.id, b.body FROM json_each(?1) AS j CROSS JOIN text_blocks AS b ON b.id = j.value
 
 -- name: text_blocks_between
-SELECT body FROM text_blocks WHERE id >= ? AND id < ? ORDER BY id
+SELECT id, body FROM text_blocks WHERE id >= ? AND id < ? ORDER BY id
 
 -- name: insert_text_block
 INSERT INTO text_blocks (id, body) VALUES (?, ?)
