@@ -71,8 +71,8 @@ class Window:
         return timed(self.pack)
 
     def call(self) -> float:
-        """The pack with the call, one commit."""
-        self.pack()
+        """The pack with the call, one commit; the call before it is known."""
+        self._session.packs.begin_model_call(self.pack())
         self._round()
         pack = self.pack()
         return timed(lambda: self._session.packs.begin_model_call(pack))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,7 @@ class SqliteJournal:
         settings = self.settings
         self._group = GroupCommit(self.writer.commit, members=settings.group_members, size=settings.group_bytes)
         self._polling = threading.Lock()
+        self._followers: dict[str, object] = {}
 
     @property
     def secret(self) -> bytes:
@@ -117,12 +118,16 @@ class SqliteJournal:
 
     def _follow_events(self) -> None:
         """Index the texts of a tenant that has many pending. The append is acknowledged whatever comes of it."""
+        own = object()
+        if self._followers.setdefault("only one", own) is not own:
+            return  # Another thread does it, and whoever appends next does the rest.
         try:
             tenant = self.writer.behind.pop()
-        except KeyError:
-            return  # Another thread has taken it.
-        with suppress(Exception):  # Whatever fails, a search finds what is pending.
             sqlite_search.follow_events(self, tenant, MERGED_BY_APPENDS)
+        except Exception:  # noqa: BLE001, S110
+            pass  # Another thread took the tenant. Or whatever fails: a search finds what is pending.
+        finally:
+            self._followers.clear()
 
     def announce(self) -> None:
         """Notify the watchers of this process of a commit."""
