@@ -20,8 +20,9 @@ from bench.report import Line, at_most
 from bench.workload import pushed
 from holdfast.flow.journal.append import Drafts, States, decide_and_append
 from holdfast.ports import Env
+from holdfast.records.settings import Settings
 
-TITLE = "Many scopes through the cache of 1,000"
+TITLE = "Many scopes through the cache of states"
 STATM = Path("/proc/self/statm")
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -79,7 +80,7 @@ def run(quick: bool) -> list[Line]:
     grown = (found.resident[-1] - found.resident[warm]) / 1e6
     note = f"{found.resident[warm] / 1e6:.1f} MB after {found.scopes[warm]:,}, {grown:+.2f} MB by {count:,} scopes"
     return [
-        Line(what="states in the cache at the end", value=found.cached, bar=at_most(1_000)),
+        Line(what="states in the cache at the end", value=found.cached, bar=at_most(Settings().cached_streams)),
         Line(what="resident memory per further scope", value=slope, unit="bytes", bar=at_most(16), note=note),
     ]
 
