@@ -237,7 +237,7 @@ class AssembledPack(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Number of leading segments before the content fetched for this call only."""
 
     hints: ClassVar[Any] = None
-    """What it leaves for the next pack of its conversation, if anything; no field, because it is no content."""
+    """Hints for the next pack of the conversation, if any. No field: they are not content of the pack."""
 
 
 class PackDiff(msgspec.Struct, frozen=True, kw_only=True):

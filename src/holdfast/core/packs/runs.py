@@ -121,7 +121,7 @@ class ThreadHint(msgspec.Struct, frozen=True):
 
 
 class PackHints:
-    """What packs of one conversation leave for the next one, each part replaced as a whole."""
+    """Hints that packs of one conversation leave for the next one, each part replaced as a whole."""
 
     __slots__ = ("digest", "pieces", "rendered", "run", "run_at", "runs", "thread")
 

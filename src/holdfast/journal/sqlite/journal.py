@@ -125,7 +125,7 @@ class SqliteJournal:
             tenant = self.writer.behind.pop()
             sqlite_search.follow_events(self, tenant, MERGED_BY_APPENDS)
         except Exception:  # noqa: BLE001, S110
-            pass  # Another thread took the tenant. Or whatever fails: a search finds what is pending.
+            pass  # The caller's append is committed. A search finds what is pending, or raises the error itself.
         finally:
             self._followers.clear()
 

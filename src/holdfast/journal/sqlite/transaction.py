@@ -171,7 +171,7 @@ class WriteAttempt(msgspec.Struct):
     """The progress of a transaction: what an error means depends on how far it came."""
 
     ahead: KnownHeads | None = None
-    """What was known when it was planned, if one statement is the whole transaction."""
+    """The heads that the plan was made from, if one statement is the whole transaction."""
     committing: bool = False
 
     def is_unknown_after(self, error: BaseException) -> bool:
